@@ -1,0 +1,34 @@
+"""The only module that touches JAX's private names, each with the public name it waits for."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from jax._src import source_info_util
+from jax.extend import source_info_util as public_source_info
+
+
+def user_frame(source_info: Any) -> tuple[str, int] | None:
+    """File and line of the innermost frame that is not JAX's own.
+
+    `jax.extend.source_info_util.summarize` gives the same as text only; waits for a public `user_frame`.
+    """
+    frame = source_info_util.user_frame(source_info.traceback)
+    return None if frame is None else (frame.file_name, frame.start_line)
+
+
+def user_line(source_info: Any) -> str | None:
+    """The user's line as "file.py:12", or None where JAX kept no traceback."""
+    frame = user_frame(source_info)
+    return None if frame is None else f"{os.path.basename(frame[0])}:{frame[1]}"
+
+
+def at_source(source_info: Any, name_stack: Any = None) -> Any:
+    """A context in which newly bound eqns carry `source_info` as their own."""
+    return public_source_info.user_context(source_info.traceback, name_stack=name_stack)
+
+
+def register_as_internal(path: str) -> None:
+    """Hides frames of the file or directory `path` from user frames and filtered tracebacks."""
+    public_source_info.register_exclusion(path)

@@ -1,0 +1,110 @@
+"""Program -> XLA executable, with XLA's own account of its bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from .evaluate import precision_of, run_program
+from .hlo import read
+from .program import Program
+from .target import Target
+
+
+class Build(enum.Enum):
+    """How XLA's CPU compiler is asked to build a program.
+
+    PLAIN is what `jax.jit` does. It moves dots, reductions and the elementwise ops around them into
+    fusions whose scratch XLA does not count. REFERENCE switches those fusions off: its account is exact.
+    """
+
+    REFERENCE = "reference"
+    PLAIN = "plain"
+
+    @property
+    def options(self) -> dict[str, str]:
+        return _OPTIONS[self]
+
+
+_OPTIONS: dict[Build, dict[str, str]] = {
+    Build.REFERENCE: {"xla_cpu_experimental_ynn_fusion_type": ""},
+    Build.PLAIN: {},
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Compiled:
+    """An executable and its bytes.
+
+    Attributes:
+      call: the executable, of flat arguments.
+      argument_bytes, output_bytes, temp_bytes, alias_bytes: XLA's own figures.
+      hidden_bytes: an upper bound on scratch that XLA does not count; 0 in the reference build.
+    """
+
+    build: Build
+    call: Callable[..., Any]
+    argument_bytes: int
+    output_bytes: int
+    temp_bytes: int
+    alias_bytes: int
+    constant_bytes: int
+    hidden_bytes: int
+    module: bytes
+    assignment: bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Arguments + outputs + temporaries - aliased + constants, as XLA accounts for them."""
+        return self.argument_bytes + self.output_bytes + self.temp_bytes - self.alias_bytes + self.constant_bytes
+
+    @property
+    def bound_bytes(self) -> int:
+        """A peak that the run can't exceed."""
+        return self.peak_bytes + self.hidden_bytes
+
+
+def compile_program(program: Program, build: Build, target: Target) -> Compiled:
+    """Compiles a program, eqn tags included."""
+    return compile_flat(run_program(program), program, build, target)
+
+
+def compile_flat(run: Callable[..., Any], program: Program, build: Build, target: Target) -> Compiled:
+    """Compiles `run`, a function of `program`'s flat arguments that stands for it."""
+    with precision_of(program):
+        jitted = jit_flat(run, program.donated, build)
+        shapes = [
+            jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=getattr(v.aval, "weak_type", False))
+            for v in program.jaxpr.invars
+        ]
+        return read_compiled(jitted.trace(*shapes).lower().compile(), build)
+
+
+def jit_flat(run: Callable[..., Any], donated: Sequence[bool], build: Build) -> Any:
+    """`jax.jit` of a function of flat arguments, with the options of `build`."""
+    donate = tuple(i for i, given in enumerate(donated) if given)
+    return jax.jit(run, donate_argnums=donate, keep_unused=True, compiler_options=build.options)
+
+
+def read_compiled(executable: Any, build: Build) -> Compiled:
+    """The account of a `jax.stages.Compiled`."""
+    stats = executable.memory_analysis()
+    module = executable.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
+    assignment = stats.serialized_buffer_assignment_proto
+    return Compiled(
+        build=build,
+        call=executable,
+        argument_bytes=stats.argument_size_in_bytes,
+        output_bytes=stats.output_size_in_bytes,
+        temp_bytes=stats.temp_size_in_bytes,
+        alias_bytes=stats.alias_size_in_bytes,
+        constant_bytes=read.constant_bytes(assignment),
+        hidden_bytes=0 if build is Build.REFERENCE else read.hidden_bytes(module),
+        module=module,
+        assignment=assignment,
+    )

@@ -1,0 +1,83 @@
+"""A traced function as one flat jaxpr: what every later stage reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+from jax.extend import core as jex_core
+from jax.tree_util import PyTreeDef
+
+Atom = jex_core.Var | jex_core.Literal
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """A flat, closed jaxpr with the trees and source lines of the function it came from.
+
+    Calls (`jit`, `custom_jvp_call`, `custom_vjp_call`, `checkpoint`, ...) are inlined and dead eqns
+    are gone; `scan`, `while` and `cond` stay. Arguments and results are flat, in the order of
+    `in_tree` and `out_tree`.
+    """
+
+    name: str
+    closed: jex_core.ClosedJaxpr
+    in_tree: PyTreeDef
+    out_tree: PyTreeDef
+    sources: tuple[str | None, ...]
+    argument_names: tuple[str, ...]
+    donated: tuple[bool, ...]
+    x64: bool
+
+    @property
+    def jaxpr(self) -> jex_core.Jaxpr:
+        return self.closed.jaxpr
+
+    @property
+    def eqns(self) -> list[jex_core.JaxprEqn]:
+        return self.jaxpr.eqns
+
+    @functools.cached_property
+    def producer(self) -> dict[jex_core.Var, int]:
+        """The index of the eqn that defines each intermediate."""
+        return {v: i for i, eqn in enumerate(self.eqns) for v in eqn.outvars}
+
+    @functools.cached_property
+    def consumers(self) -> dict[jex_core.Var, tuple[int, ...]]:
+        """The indices of the eqns that read each var, in program order."""
+        readers: dict[jex_core.Var, list[int]] = {}
+        for i, eqn in enumerate(self.eqns):
+            for v in dict.fromkeys(a for a in eqn.invars if is_var(a)):
+                readers.setdefault(v, []).append(i)
+        return {v: tuple(eqns) for v, eqns in readers.items()}
+
+    @functools.cached_property
+    def outputs(self) -> frozenset[jex_core.Var]:
+        return frozenset(v for v in self.jaxpr.outvars if is_var(v))
+
+    @functools.cached_property
+    def const_vars(self) -> frozenset[jex_core.Var]:
+        return frozenset(self.jaxpr.constvars)
+
+    def source_of(self, var: jex_core.Var) -> str | None:
+        """The user's own line ("file.py:12") that computes `var`; None for arguments and constants."""
+        index = self.producer.get(var)
+        return None if index is None else self.sources[index]
+
+
+def is_var(atom: Atom) -> bool:
+    return isinstance(atom, jex_core.Var)
+
+
+def nbytes(atom: Atom) -> int:
+    """Bytes of an array of this aval, before layout and padding; 0 for tokens and the like."""
+    return aval_bytes(atom.aval)
+
+
+def aval_bytes(aval: Any) -> int:
+    shape, dtype = getattr(aval, "shape", None), getattr(aval, "dtype", None)
+    if shape is None or dtype is None:
+        return 0
+    return math.prod(shape) * dtype.itemsize

@@ -1,0 +1,146 @@
+"""Function + arguments -> Program. Nothing runs and nothing is allocated."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ._jax_private import user_line
+from .errors import hide_frames
+from .inline import inline
+from .program import Program
+
+RESERVED = ("limit", "target", "best_effort", "static_argnums", "static_argnames", "donate_argnums", "progress")
+
+
+def trace(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    donate_argnums: int | Sequence[int] = (),
+    platform: str = "cpu",
+) -> Program:
+    """Traces `fn(*args, **kwargs)` to a flat Program.
+
+    Args:
+      fn: a function that `jax.jit` would take.
+      args, kwargs: arrays, NumPy arrays, Python scalars, pytrees of these, or
+        `jax.ShapeDtypeStruct` in place of any array.
+      platform: which branch of a platform-dependent computation to keep.
+
+    Raises:
+      TypeError: `fn` is not callable, its own keywords clash with ours, or an argument is neither
+        an array nor marked static.
+      Whatever `fn` raises while traced, with the user's own traceback.
+    """
+    kwargs = dict(kwargs or {})
+    _check_callable(fn)
+    jitted = jax.jit(
+        fn, static_argnums=static_argnums, static_argnames=static_argnames or None, donate_argnums=donate_argnums
+    )
+    _check_leaves(fn, args, kwargs, static_argnums, static_argnames)
+    with hide_frames():
+        traced = jitted.trace(*args, **kwargs)
+    closed = inline(traced.jaxpr, platform)
+    infos = jax.tree_util.tree_flatten_with_path(traced.args_info)[0]
+    names = traced.jaxpr.jaxpr.debug_info.arg_names or ()
+    return Program(
+        name=function_name(fn),
+        closed=closed,
+        in_tree=jax.tree.structure(traced.args_info),
+        out_tree=jax.tree.structure(traced.out_info),
+        sources=tuple(user_line(eqn.source_info) for eqn in closed.jaxpr.eqns),
+        argument_names=tuple(
+            names[i] if i < len(names) and names[i] else f"arg{i}" for i in range(len(infos))
+        ),
+        donated=tuple(info.donated for _, info in infos),
+        x64=bool(jax.config.jax_enable_x64),
+    )
+
+
+def function_name(fn: Callable[..., Any]) -> str:
+    """A valid identifier for `fn`: its `__name__`, or "fn" for lambdas and unnamed callables."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    name = getattr(inspect.unwrap(fn), "__name__", type(fn).__name__)
+    return name if name.isidentifier() else "fn"
+
+
+def _check_callable(fn: object) -> None:
+    if not callable(fn):
+        raise TypeError(f"memscope needs a function to trace, not {type(fn).__name__}: pass the function and its arguments separately, as in profile(fn, x).")
+
+
+def check_keywords(fn: Callable[..., Any]) -> None:
+    """Refuses a function whose keywords memscope would take for itself.
+
+    Raises:
+      TypeError: names the clash and the way out (`functools.partial`).
+    """
+    _check_callable(fn)
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return
+    bound = fn.keywords if isinstance(fn, functools.partial) else {}
+    clash = [p.name for p in parameters if p.name in RESERVED and p.kind is p.KEYWORD_ONLY and p.name not in bound]
+    if clash:
+        raise TypeError(
+            f"{function_name(fn)} has a keyword {clash[0]!r} that memscope takes for itself: "
+            f"wrap it first, as in functools.partial({function_name(fn)}, {clash[0]}=...)."
+        )
+
+
+def _check_leaves(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    static_argnums: int | Sequence[int],
+    static_argnames: str | Sequence[str],
+) -> None:
+    nums = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
+    nums = {n % len(args) if args else n for n in nums}
+    static = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
+    names = _positional_names(fn)
+    for i, arg in enumerate(args):
+        if i in nums or (i < len(names) and names[i] in static):
+            continue
+        _check_tree(arg, names[i] if i < len(names) else f"argument {i}")
+    for key, arg in kwargs.items():
+        if key not in static and not (key in names and names.index(key) in nums):
+            _check_tree(arg, key)
+
+
+def _positional_names(fn: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def _check_tree(arg: Any, name: str) -> None:
+    for path, leaf in jax.tree_util.tree_flatten_with_path(arg)[0]:
+        if _is_array_like(leaf):
+            continue
+        where = name + jax.tree_util.keystr(path)
+        raise TypeError(
+            f"{where} is a {type(leaf).__name__}, which is no JAX type: pass an array, a number or a "
+            f"jax.ShapeDtypeStruct, or mark it static (static_argnames={name!r})."
+        )
+
+
+def _is_array_like(leaf: Any) -> bool:
+    if isinstance(leaf, (bool, int, float, complex, jax.Array, jax.ShapeDtypeStruct)):
+        return True
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return leaf.dtype.kind in "biufcV"
+    return hasattr(leaf, "__jax_array__") or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
