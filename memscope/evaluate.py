@@ -22,12 +22,12 @@ def bind(eqn: jex_core.JaxprEqn, values: Sequence[Any], tag: str | None = None, 
     The new eqn keeps the source line of the old one; `tag` names its scope in the compiled HLO.
     """
     primitive = eqn.primitive
-    subfuns, bind_params = primitive.get_bind_params({**eqn.params, **params})
+    bind_params = primitive.get_bind_params({**eqn.params, **params})
     stack = source_info_util.current_name_stack()
     if tag is not None:
         stack = stack.extend(tag)
     with at_source(eqn.source_info, stack), eqn.ctx.manager:
-        outs = primitive.bind(*subfuns, *values, **bind_params)
+        outs = primitive.bind(*values, **bind_params)
     return list(outs) if primitive.multiple_results else [outs]
 
 

@@ -1,0 +1,12 @@
+"""The axis rules, one short file per family of primitives. Read `factor.py` first."""
+
+from . import contraction, elementwise, indexing, linalg, ordering, reduction, shape
+from .factor import At as At
+from .factor import Blocked as Blocked
+from .factor import Factor as Factor
+from .factor import Misaligned as Misaligned
+from .factor import Window as Window
+from .table import factors as factors
+from .table import reason as reason
+
+FAMILIES = (elementwise, shape, reduction, contraction, ordering, indexing, linalg)

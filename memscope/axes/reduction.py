@@ -1,0 +1,46 @@
+"""Reductions: an axis of the operand disappears, joined by a combiner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .factor import Factor, shape_of
+from .table import Eqn, folded, mapped, rule
+
+COMBINERS = {
+    "reduce_sum": "add",
+    "reduce_prod": "mul",
+    "reduce_max": "max",
+    "reduce_min": "min",
+    "reduce_and": "and",
+    "reduce_or": "or",
+    "reduce_xor": "xor",
+    "argmax": "argmax",
+    "argmin": "argmin",
+}
+
+
+@rule(*COMBINERS)
+def reduction(eqn: Eqn) -> Sequence[Factor]:
+    """`n k -> n`, with k folded."""
+    shape = shape_of(eqn.invars[0])
+    axes = {int(a) % len(shape) for a in eqn.params["axes"]}
+    combiner = COMBINERS[eqn.primitive.name]
+    kept = [a for a in range(len(shape)) if a not in axes]
+    return [
+        *(mapped(shape[source], [source], [axis]) for axis, source in enumerate(kept)),
+        *(folded(shape[axis], [axis], 1, combiner) for axis in sorted(axes)),
+    ]
+
+
+@rule("reduce")
+def variadic_reduce(eqn: Eqn) -> Sequence[Factor]:
+    """A user's own combiner: the axes that stay are mapped; its initial values are scalars."""
+    operands = len(eqn.outvars)
+    shape = shape_of(eqn.invars[0])
+    axes = {int(a) for a in eqn.params["dimensions"]}
+    kept = [a for a in range(len(shape)) if a not in axes]
+    return [
+        mapped(shape[source], [source] * operands + [None] * operands, [axis] * operands)
+        for axis, source in enumerate(kept)
+    ]

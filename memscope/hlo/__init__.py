@@ -1,0 +1,1 @@
+"""XLA's optimised modules and buffer assignments, read into small dataclasses."""

@@ -1,0 +1,64 @@
+"""Following one axis of one intermediate through the whole program."""
+
+from __future__ import annotations
+
+from jax.extend import core as jex_core
+
+from ..axes import Factor, factors
+from ..program import Atom, Program, is_var
+
+Place = tuple[jex_core.Var, int]
+"""An axis of an intermediate."""
+
+REACH_LIMIT = 100_000
+
+
+class AxisMap:
+    """The factors of every eqn of a program, indexed by the axes they join."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._factors: dict[int, tuple[Factor, ...]] = {}
+        self._fixed = frozenset((*program.jaxpr.invars, *program.jaxpr.constvars))
+
+    def factors(self, index: int) -> tuple[Factor, ...]:
+        if index not in self._factors:
+            self._factors[index] = tuple(factors(self.program.eqns[index]))
+        return self._factors[index]
+
+    def reach(self, seed: Place) -> dict[jex_core.Var, set[int]]:
+        """The axes that one factor after another connects to the seed's.
+
+        Arguments are reached but not passed: two computations that only share an input need not be
+        streamed together.
+        """
+        found: dict[jex_core.Var, set[int]] = {seed[0]: {seed[1]}}
+        pending, count = [seed], 0
+        while pending and count < REACH_LIMIT:
+            count += 1
+            place = pending.pop()
+            if place[0] in self._fixed:
+                continue
+            for near in self._neighbours(place):
+                axes = found.setdefault(near[0], set())
+                if near[1] not in axes:
+                    axes.add(near[1])
+                    pending.append(near)
+        return found
+
+    def _neighbours(self, place: Place) -> list[Place]:
+        var, axis = place
+        near: list[Place] = []
+        touching = self.program.consumers.get(var, ())
+        producer = self.program.producer.get(var)
+        for index in (*touching, *(() if producer is None else (producer,))):
+            eqn = self.program.eqns[index]
+            for factor in self.factors(index):
+                ends = [*zip(eqn.invars, factor.ins, strict=True), *zip(eqn.outvars, factor.outs, strict=True)]
+                if any(atom is var and at is not None and at.axis == axis for atom, at in ends):
+                    near += [(a, at.axis) for a, at in ends if at is not None and _joins(a)]
+        return near
+
+
+def _joins(atom: Atom) -> bool:
+    return is_var(atom)

@@ -1,0 +1,94 @@
+"""What one iteration of a loop computes: an eqn on a window of one of its factors."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jax.extend import core as jex_core
+
+from ..axes import At, Factor, Misaligned, Window
+from ..axes.factor import onto, through
+from ..axes.table import find
+from ..program import Atom, Program, is_var
+
+Read = tuple[Atom, Window | None]
+"""An operand and the window of it that is needed; None for all of it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """Eqn `eqn` of the program for steps `[scale*start + shift, ...)` of `factor`, or whole where that is None."""
+
+    eqn: int
+    factor: Factor | None = None
+    scale: int = 1
+    shift: int = 0
+
+    def reads(self, program: Program) -> list[Read]:
+        """What it needs of each operand. A scatter's table is where its fold starts, not an operand of it."""
+        invars = program.eqns[self.eqn].invars
+        if self.factor is None:
+            return [(atom, None) for atom in invars]
+        reads = [(atom, self._window(at)) for atom, at in zip(invars, self.factor.ins, strict=True)]
+        return reads[1:] if self.factor.fold == "scatter" else reads
+
+    def windows(self) -> list[Window | None]:
+        """The window of each result that it computes; None where that result is computed whole."""
+        return [] if self.factor is None else [self._window(at) for at in self.factor.outs]
+
+    def _window(self, at: At | None) -> Window | None:
+        return None if at is None else onto(at, self.scale, self.shift)
+
+
+def task_for(program: Program, var: jex_core.Var, window: Window | None) -> Task:
+    """The task that computes a window of an intermediate.
+
+    Raises:
+      Blocked: the eqn can't compute its result window by window along that axis.
+    """
+    index = program.producer[var]
+    if window is None:
+        return Task(index)
+    eqn = program.eqns[index]
+    out = eqn.outvars.index(var)
+    factor = find(eqn, out, window.axis)
+    at = factor.outs[out]
+    assert at is not None
+    scale, shift = through(at, window)
+    return Task(index, factor, scale, shift)
+
+
+def fold_task(index: int, factor: Factor, scale: int = 1) -> Task:
+    """The task that feeds a fold `scale` steps of the factor at a time.
+
+    Raises:
+      Misaligned: the factor's size is no multiple of `scale`.
+    """
+    if factor.size % scale:
+        raise Misaligned(scale)
+    return Task(index, factor, scale)
+
+
+GENERATORS = frozenset(
+    "iota broadcast_in_dim reshape squeeze transpose expand_dims convert_element_type add sub mul neg eq ne lt le gt "
+    "ge and or not xor select_n min max clamp stop_gradient".split()
+)
+
+
+def generated_vars(program: Program) -> frozenset[jex_core.Var]:
+    """Intermediates made from nothing but scalars (masks, identity matrices, constant fills).
+
+    XLA fuses them into whoever reads them, so they never count as memory and a loop may always
+    compute its own.
+    """
+    generated: set[jex_core.Var] = set()
+    for eqn in program.eqns:
+        if eqn.primitive.name not in GENERATORS or eqn.effects or len(eqn.outvars) != 1:
+            continue
+        if all(not is_var(a) or a in generated or _is_scalar(a) for a in eqn.invars):
+            generated.add(eqn.outvars[0])
+    return frozenset(generated)
+
+
+def _is_scalar(atom: Atom) -> bool:
+    return getattr(atom.aval, "size", 1) <= 1
