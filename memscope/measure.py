@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import gc
 import json
 import math
@@ -43,11 +44,13 @@ class MeasureError(RuntimeError):
 
     Attributes:
       exit_status: of the measuring process; negative is a signal, None where it never ended by itself.
+      stage: what it was doing, e.g. "running <name of the job>".
     """
 
-    def __init__(self, message: str, exit_status: int | None = None) -> None:
+    def __init__(self, message: str, exit_status: int | None = None, stage: str = "") -> None:
         super().__init__(message)
         self.exit_status = exit_status
+        self.stage = stage
 
 
 class UnportableError(MeasureError):
@@ -112,17 +115,15 @@ def export_job(
     """
     donated = tuple(donated) or (False,) * len(avals)
     with jax.enable_x64(x64):
-        shapes = [
-            jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=bool(getattr(a, "weak_type", False))) for a in avals
-        ]
-        jitted = jax.jit(run, keep_unused=True)
+        shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=bool(getattr(a, "weak_type", False))) for a in avals]
+        jitted = jax.jit(lambda *args: jax.tree.leaves(run(*args)), keep_unused=True)
         try:
             exported = jax.export.export(jitted, platforms=[platform])(*shapes)
             packed = bytes(exported.serialize())
         except ImportError:
             raise
         except Exception as error:
-            raise UnportableError(f"{name} can't be run in a process of its own: {_first_line(error)}") from error
+            raise UnportableError(f"{name} can't be run in a process of its own: {_obstacle(error)}.") from error
     if exported.nr_devices != 1:
         raise UnportableError(
             f"{name} spans {exported.nr_devices} devices: it can't be run in a process of its own, which has one."
@@ -166,20 +167,21 @@ def measure(
 
 
 def measure_here(
-    runs: Sequence[Callable[..., Sequence[Any]]], args_flat: Sequence[Any], *, budget_seconds: float = 3.0
+    runs: Sequence[Callable[..., Any]], args_flat: Sequence[Any], *, budget_seconds: float = 3.0
 ) -> tuple[Measurement, ...]:
     """As `measure`, in this process and so without peaks: for what can't travel.
 
     Args:
       runs: functions of the flat arguments, jitted by the caller.
     """
-    results = []
-    for run in runs:
-        outs, seconds = _timed(lambda run=run: run(*args_flat))
-        results.append(([_as_numpy(out)[0] for out in outs], seconds))
-    firsts = [seconds for _, seconds in results]
-    times = _interleave([lambda run=run: _timed(lambda: run(*args_flat))[1] for run in runs], firsts, budget_seconds)
-    return tuple(Measurement(None, None, t, outs) for t, (outs, _) in zip(times, results, strict=True))
+    calls = [functools.partial(run, *args_flat) for run in runs]
+    results, firsts = [], []
+    for call in calls:
+        outs, seconds = _timed(call)
+        results.append([_as_numpy(out)[0] for out in outs])
+        firsts.append(seconds)
+    times = _interleave([functools.partial(_seconds, call) for call in calls], firsts, budget_seconds)
+    return tuple(Measurement(None, None, t, outs) for t, outs in zip(times, results, strict=True))
 
 
 def available_bytes() -> int | None:
@@ -227,15 +229,18 @@ def _run_child(folder: Path, timeout: float, platform: str) -> None:
                 check=False,
             )
         except subprocess.TimeoutExpired:
+            stage = _stage(folder)
             raise MeasureError(
-                f"the measuring process was ended after {timeout:g} s while {_stage(folder)}: give it a longer "
-                "timeout, or smaller arguments."
+                f"the measuring process was ended after {timeout:g} s while {stage}: give it a longer timeout, or "
+                "smaller arguments.",
+                stage=stage,
             ) from None
+    stage = _stage(folder)
     if done.returncode != 0 or not (folder / _ANSWER).exists():
-        raise MeasureError(_failure(folder, done.returncode), done.returncode)
+        raise MeasureError(_failure(folder, done.returncode), done.returncode, stage)
     error = json.loads((folder / _ANSWER).read_text()).get("error")
     if error is not None:
-        raise MeasureError(f"the measuring process failed while {_stage(folder)}: {error}", done.returncode)
+        raise MeasureError(f"the measuring process failed while {stage}: {error}", done.returncode, stage)
 
 
 def _child_environment(platform: str) -> dict[str, str]:
@@ -269,6 +274,12 @@ def _stage(folder: Path) -> str:
         return (folder / _STAGE).read_text()
     except OSError:
         return "starting"
+
+
+def _obstacle(error: Exception) -> str:
+    if "callback" in str(error):
+        return "it calls back into Python, as debug.print and pure_callback do"
+    return _first_line(error)
 
 
 def _first_line(error: Exception) -> str:
@@ -322,18 +333,18 @@ def main(folder: Path) -> None:
 
 def _run_jobs(folder: Path, manifest: dict[str, Any]) -> list[dict[str, Any]]:
     jobs = manifest["jobs"]
-    _tell(folder, "placing the arguments")
-    inputs = _Inputs(folder, manifest["args"])
     executables = []
     for i, job in enumerate(jobs):
         _tell(folder, f"compiling {job['name']}")
-        executables.append(_compile(folder / f"job{i}.jaxexport", job, inputs))
+        executables.append(_compile(folder / f"job{i}.jaxexport", job))
+    _tell(folder, "placing the arguments")
+    inputs = _Inputs(folder, manifest["args"], [job["donated"] for job in jobs])
     firsts, answers = [], []
     for i, (job, executable) in enumerate(zip(jobs, executables, strict=True)):
         _tell(folder, f"running {job['name']}")
-        args = inputs.fresh(job["donated"])
+        args = inputs.fresh()
         with _steady_malloc():
-            outs, seconds, growth = _watched(lambda args=args, executable=executable: executable(*args))
+            outs, seconds, growth = _watched(functools.partial(executable, *args))
         _tell(folder, f"writing the results of {job['name']}")
         outputs = [_write_array(folder, f"out{i}_{j}", out) for j, out in enumerate(outs)]
         answers.append({"growth_bytes": growth, "account_bytes": _account(executable), "outputs": outputs})
@@ -341,25 +352,26 @@ def _run_jobs(folder: Path, manifest: dict[str, Any]) -> list[dict[str, Any]]:
         del args, outs
     _tell(folder, "timing")
 
-    def timed_run(job: dict[str, Any], executable: Any) -> float:
-        args = inputs.fresh(job["donated"])
-        return _timed(lambda: executable(*args))[1]
+    # Arguments are made anew for each run outside its time: a donated one is gone after it.
+    def timed_run(executable: Callable[..., Any]) -> float:
+        return _seconds(functools.partial(executable, *inputs.fresh()))
 
-    runs = [lambda j=j, e=e: timed_run(j, e) for j, e in zip(jobs, executables, strict=True)]
+    runs = [functools.partial(timed_run, executable) for executable in executables]
     times = _interleave(runs, firsts, manifest["budget_seconds"])
     return [{**answer, "seconds": t} for answer, t in zip(answers, times, strict=True)]
 
 
 class _Inputs:
-    """The arguments on the device, placed once; donated ones are placed again for each run."""
+    """The arguments on the device, placed once; those that a job overwrites are placed again for each run."""
 
-    def __init__(self, folder: Path, entries: list[dict[str, Any]]) -> None:
+    def __init__(self, folder: Path, entries: list[dict[str, Any]], donated: list[list[bool]]) -> None:
         self._folder = folder
         self._entries = entries
-        self.kept = [self._place(entry) for entry in entries]
+        lost = [any(given) for given in zip(*donated, strict=True)]
+        self._kept = {i: self._place(e) for i, (e, gone) in enumerate(zip(entries, lost, strict=True)) if not gone}
 
-    def fresh(self, donated: Sequence[bool]) -> list[jax.Array]:
-        return [self._place(e) if d else kept for e, d, kept in zip(self._entries, donated, self.kept, strict=True)]
+    def fresh(self) -> list[jax.Array]:
+        return [self._kept[i] if i in self._kept else self._place(e) for i, e in enumerate(self._entries)]
 
     def _place(self, entry: dict[str, Any]) -> jax.Array:
         # A copy: JAX would alias a NumPy array in place, whose pages may not be resident, and never overwrite it.
@@ -369,11 +381,12 @@ class _Inputs:
         return jax.block_until_ready(array)
 
 
-def _compile(path: Path, job: dict[str, Any], inputs: _Inputs) -> Any:
+def _compile(path: Path, job: dict[str, Any]) -> Any:
     exported = jax.export.deserialize(bytearray(path.read_bytes()))
     donate = tuple(i for i, given in enumerate(job["donated"]) if given)
     jitted = jax.jit(exported.call, donate_argnums=donate, keep_unused=True, compiler_options=job["options"])
-    return jitted.trace(*inputs.kept).lower().compile()
+    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in exported.in_avals]
+    return jitted.trace(*shapes).lower().compile()
 
 
 def _account(executable: Any) -> int | None:
@@ -387,7 +400,7 @@ def _tell(folder: Path, stage: str) -> None:
     (folder / _STAGE).write_text(stage)
 
 
-def _watched(run: Callable[[], Sequence[Any]]) -> tuple[Sequence[Any], float, int | None]:
+def _watched(run: Callable[[], Any]) -> tuple[list[Any], float, int | None]:
     """Result, seconds, and how far the process's resident memory rose above where it stood before."""
     gc.collect()
     try:
@@ -400,10 +413,14 @@ def _watched(run: Callable[[], Sequence[Any]]) -> tuple[Sequence[Any], float, in
     return outs, seconds, _proc_bytes("/proc/self/status", "VmHWM") - before
 
 
-def _timed(run: Callable[[], Sequence[Any]]) -> tuple[Sequence[Any], float]:
+def _timed(run: Callable[[], Any]) -> tuple[list[Any], float]:
     start = time.perf_counter()
     outs = jax.block_until_ready(run())
-    return outs, time.perf_counter() - start
+    return jax.tree.leaves(outs), time.perf_counter() - start
+
+
+def _seconds(run: Callable[[], Any]) -> float:
+    return _timed(run)[1]
 
 
 def _interleave(runs: Sequence[Callable[[], float]], firsts: Sequence[float], budget: float) -> list[float]:

@@ -62,7 +62,7 @@ def trace(
             names[i] if i < len(names) and names[i] else f"arg{i}" for i in range(len(infos))
         ),
         donated=tuple(info.donated for _, info in infos),
-        x64=bool(jax.config.jax_enable_x64),
+        x64=bool(jax.config.jax_enable_x64) or _has_64_bits(closed),
     )
 
 
@@ -144,3 +144,9 @@ def _is_array_like(leaf: Any) -> bool:
     if isinstance(leaf, (np.ndarray, np.generic)):
         return leaf.dtype.kind in "biufcV"
     return hasattr(leaf, "__jax_array__") or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
+
+
+def _has_64_bits(closed: Any) -> bool:
+    """True where the function turned x64 on for itself: its eqns must then be bound in that mode."""
+    avals = (v.aval for eqn in closed.jaxpr.eqns for v in eqn.outvars)
+    return any(getattr(a, "dtype", None) in (np.float64, np.int64, np.uint64, np.complex128) for a in avals)

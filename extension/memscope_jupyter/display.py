@@ -1,0 +1,65 @@
+"""What a cell shows: text and static HTML of the same data, in one output that progress lines give way to."""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING, Any
+
+from IPython.display import display
+
+from memscope.call import Call
+from memscope.lines import plan_line, profile_line
+from memscope.options import Options
+from memscope.target import resolve
+
+if TYPE_CHECKING:
+    from IPython.core.display_functions import DisplayHandle
+    from memscope.plan import Plan
+
+    from memscope.profile import Profile
+
+
+class Report:
+    """One output of a cell, redrawn as work goes on."""
+
+    def __init__(self, call: Call, options: Options) -> None:
+        self._call = call
+        self._options = options
+        self._handle: DisplayHandle | None = None
+
+    def holds(self, profile: Profile) -> bool:
+        """True where the target can hold the function as written."""
+        return profile.peak_bytes <= resolve(self._options.target).capacity_bytes
+
+    def progress(self, line: str) -> None:
+        if not self._options.quiet:
+            self._draw({"text/plain": line})
+
+    def show_profile(self, profile: Profile) -> None:
+        line = profile_line(profile, self._call, self._options)
+        if self._options.quiet:
+            print(line)
+            return
+        self._draw(_bundle(profile, str(profile), "Give a --limit to get a version that fits it."))
+        self._handle = None  # a plan that follows is shown below it
+
+    def show_plan(self, plan: Plan, name: str) -> None:
+        line = plan_line(plan, self._call, self._options)
+        exported = f", written to {self._options.export}" if self._options.export else ""
+        if self._options.quiet:
+            print(f"{line}: {name}{exported}")
+            return
+        self._draw(_bundle(plan, f"{line}\n\n{plan.explain()}", f"{name} is the version that fits{exported}."))
+
+    def _draw(self, bundle: dict[str, str]) -> None:
+        if self._handle is None:
+            self._handle = display(bundle, raw=True, display_id=True)
+        else:
+            self._handle.update(bundle, raw=True)
+
+
+def _bundle(result: Any, text: str, note: str) -> dict[str, str]:
+    return {
+        "text/plain": f"{text}\n\n{note}",
+        "text/html": f"{result._repr_html_()}<p>{html.escape(note)}</p>",
+    }

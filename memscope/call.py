@@ -1,0 +1,183 @@
+"""A call to look into: a function with its arguments, as the command line and the notebook build it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from .options import Options, UsageError
+from .trace import RESERVED, function_name
+
+if TYPE_CHECKING:
+    from .plan import Plan
+    from .profile import Profile
+
+Progress = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Call:
+    """`fn(*args, **kwargs)`, not run. Any array may be a `jax.ShapeDtypeStruct`."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return function_name(self.fn)
+
+    @property
+    def static_argnums(self) -> tuple[int, ...]:
+        return tuple(i for i, arg in enumerate(self.args) if is_static(arg))
+
+    @property
+    def static_argnames(self) -> tuple[str, ...]:
+        return tuple(name for name, arg in self.kwargs.items() if is_static(arg))
+
+    @property
+    def abstract(self) -> bool:
+        """True where an argument has a shape but no values, so that nothing can be run."""
+        return any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves((self.args, self.kwargs)))
+
+    def check(self) -> None:
+        """Refuses what can be told to fail before anything is traced.
+
+        Raises:
+          UsageError: not a function, or it does not take these arguments.
+        """
+        if not callable(self.fn):
+            raise UsageError(f"a {type(self.fn).__name__} can't be called: name a function.")
+        clash = [name for name in self.kwargs if name in RESERVED]
+        if clash:
+            raise UsageError(
+                f"memscope takes the keyword {clash[0]!r} for itself: "
+                f"bind it first, as in functools.partial({self.name}, {clash[0]}=...)."
+            )
+        try:
+            signature = inspect.signature(self.fn)
+        except (TypeError, ValueError):
+            return  # a callable that does not tell: tracing it will
+        try:
+            signature.bind(*self.args, **self.kwargs)
+        except TypeError as error:
+            raise UsageError(f"{self.name}{signature} can't be called with these arguments: {error}.") from None
+
+    def profile(self, options: Options) -> Profile:
+        """XLA's account of the function as written."""
+        import memscope
+
+        with _refusals():
+            return memscope.profile(self.fn, *self.args, target=options.target, **self._static, **self.kwargs)
+
+    def plan(self, options: Options, progress: Progress | None = None) -> Plan:
+        """The version that fits `options.limit`; raises LimitError where there is none."""
+        import memscope
+
+        with _refusals():
+            return memscope.plan(
+                self.fn,
+                *self.args,
+                limit=options.limit,
+                target=options.target,
+                progress=progress,
+                **self._static,
+                **self.kwargs,
+            )
+
+    @property
+    def _static(self) -> dict[str, Any]:
+        return {"static_argnums": self.static_argnums, "static_argnames": self.static_argnames}
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Turns what `trace` says of the arguments into a UsageError; what the user's function raises passes."""
+    try:
+        yield
+    except TypeError as error:
+        if _file(_frames(error)[-1]) == function_name.__code__.co_filename:
+            raise UsageError(str(error)) from None
+        raise
+
+
+def is_static(value: Any) -> bool:
+    """True for an argument whose value, not its shape, belongs to the call as written.
+
+    A whole number, a flag, a text, a function: `knn(q, x, 10)` means ten neighbours, and a traced ten
+    would not do for `top_k`. A float stays an argument of the rewritten function.
+    """
+    leaves = jax.tree.leaves(value, is_leaf=lambda x: x is None)
+    if not leaves or any(isinstance(leaf, (float, complex)) or _is_array(leaf) for leaf in leaves):
+        return False
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, (jax.Array, np.ndarray, np.generic)) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
+
+
+def abstract_arguments(make_args: Callable[[], Any]) -> tuple[Any, ...]:
+    """What `make_args()` returns, its arrays as shapes where it can be traced, so that nothing is allocated."""
+    made: list[Any] = []
+
+    def arrays() -> list[Any]:
+        leaves, tree = jax.tree.flatten(make_args())
+        made[:] = [leaves, tree]
+        return [leaf for leaf in leaves if isinstance(leaf, (jax.Array, np.ndarray, np.generic))]
+
+    try:
+        shapes = iter(jax.eval_shape(arrays))
+    except Exception:  # not traceable, or wrong: making them for real tells which
+        return make_args()
+    leaves, tree = made
+    return tree.unflatten(
+        [next(shapes) if isinstance(leaf, (jax.Array, np.ndarray, np.generic)) else leaf for leaf in leaves]
+    )
+
+
+_OWN = os.path.dirname(__file__) + os.sep
+
+
+def user_traceback(error: BaseException, *own: str) -> TracebackType | None:
+    """The traceback of `error` from the user's first frame on, without memscope's frames.
+
+    All of it where memscope itself failed: those frames then tell what happened.
+
+    Args:
+      error: an exception that is being handled.
+      own: further folders whose frames are not the user's.
+    """
+    folders, frames = (_OWN, *own), _frames(error)
+    if not frames or _file(frames[-1]).startswith(folders):
+        return error.__traceback__
+    rest: TracebackType | None = None
+    for frame in reversed(frames):
+        if not _file(frame).startswith((*folders, contextlib.__file__)):
+            rest = TracebackType(rest, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return rest
+
+
+def _frames(error: BaseException) -> list[TracebackType]:
+    frames: list[TracebackType] = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        frames.append(traceback)
+        traceback = traceback.tb_next
+    return frames
+
+
+def _file(traceback: TracebackType) -> str:
+    return traceback.tb_frame.f_code.co_filename

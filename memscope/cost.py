@@ -1,0 +1,304 @@
+"""Estimates for the search: the temporaries and the time of a jaxpr, without compiling it.
+
+Never shown as a fact: XLA confirms what the search picks. The temporaries are a liveness count that knows
+which values XLA CPU fuses away; the time is a roofline whose rates depend on how large an array is, as
+that decides which cache it lives in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jax.extend import core as jex_core
+
+from .axes.elementwise import ELEMENTWISE
+from .axes.factor import shape_of
+from .axes.reduction import COMBINERS
+from .program import Atom, is_var, nbytes
+
+Var = jex_core.Var
+Eqn = jex_core.JaxprEqn
+Jaxpr = jex_core.Jaxpr
+
+VIEWS = frozenset("reshape squeeze expand_dims stop_gradient copy".split())
+"""No bytes of their own where the operand has some."""
+
+MOVES = frozenset("broadcast_in_dim iota transpose slice pad rev convert_element_type concatenate".split())
+CHEAP = frozenset(ELEMENTWISE) | VIEWS | MOVES
+EXPENSIVE = frozenset(
+    "acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt cos cosh digamma erf erf_inv erfc exp exp2 "
+    "expm1 igamma igammac lgamma log log1p logistic polygamma pow rsqrt sin sinh sqrt tan tanh zeta div rem".split()
+)
+FUSIBLE = CHEAP | {"dynamic_slice", "gather"}
+ABSORBING = FUSIBLE | frozenset(COMBINERS) | {"dynamic_update_slice"}
+
+REDUCE_WINDOW = 32
+"""XLA CPU turns a reduction over more elements into reduce-windows, which read a materialised operand."""
+
+RATES = {  # seconds per element of the result (or of the operand, where that is larger)
+    "cheap": 1e-10,
+    "expensive": 5e-10,
+    "sort": 4e-8,
+    "top_k": 1.2e-9,
+    "gather": 2e-9,
+    "scatter": 5e-9,
+    "random": 2e-9,
+}
+FLOP_SECONDS = 1 / 1.0e11
+SOLVE_FLOP_SECONDS = 1 / 1.0e10
+EQN_SECONDS = 2e-7
+CACHES = ((2 << 20, 1 / 60e9), (24 << 20, 1 / 25e9))
+MEMORY_SECONDS_PER_BYTE = 1 / 7e9
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """What a jaxpr would take.
+
+    Attributes:
+      temp_bytes: peak of the temporaries, arguments and results left out.
+      seconds: predicted time.
+      work: arithmetic operations, each loop's body times its trips.
+      live: the vars alive at the peak with their bytes, largest first (of the outermost jaxpr).
+    """
+
+    temp_bytes: int
+    seconds: float
+    work: float
+    live: tuple[tuple[Var, int], ...] = ()
+
+
+@functools.singledispatch
+def estimate(jaxpr: Any) -> Estimate:
+    """The estimate of a jaxpr or closed jaxpr."""
+    return _Walk(jaxpr).estimate()
+
+
+@estimate.register
+def _(closed: jex_core.ClosedJaxpr) -> Estimate:
+    return _Walk(closed.jaxpr).estimate()
+
+
+class _Walk:
+    """One jaxpr, walked once."""
+
+    def __init__(self, jaxpr: Jaxpr) -> None:
+        self.jaxpr = jaxpr
+        self.eqns = jaxpr.eqns
+        self.outside = {v for v in (*jaxpr.invars, *jaxpr.constvars, *jaxpr.outvars) if is_var(v)}
+        self.readers: dict[Var, list[int]] = {}
+        for i, eqn in enumerate(self.eqns):
+            for v in dict.fromkeys(a for a in eqn.invars if is_var(a)):
+                self.readers.setdefault(v, []).append(i)
+        self.fused = self._fused_away()
+
+    def estimate(self) -> Estimate:
+        peak, live_at_peak = self._liveness()
+        inner = [_inner(eqn) for eqn in self.eqns]
+        seconds = sum(self._seconds(eqn, body) for eqn, body in zip(self.eqns, inner, strict=True))
+        work = sum(_work(eqn, body) for eqn, body in zip(self.eqns, inner, strict=True))
+        live = tuple(sorted(live_at_peak.items(), key=lambda item: -item[1]))
+        return Estimate(peak, seconds, work, live)
+
+    # Which values XLA never writes down.
+
+    def _fused_away(self) -> frozenset[Var]:
+        """Values computed inside the fusion of whoever reads them.
+
+        A cheap value is computed again by each reader; an expensive one vanishes only into a single fusion.
+        """
+        fused: set[Var] = set()
+        root: dict[Var, Var | None] = {}
+        for eqn in reversed(self.eqns):
+            for var in eqn.outvars:
+                homes = {root.get(v, v) for i in self.readers.get(var, ()) for v in self.eqns[i].outvars[:1]}
+                if self._may_vanish(eqn, var) and (len(homes) <= 1 or eqn.primitive.name not in EXPENSIVE):
+                    fused.add(var)
+                    root[var] = next(iter(homes)) if len(homes) == 1 else None
+        return frozenset(fused)
+
+    def _may_vanish(self, eqn: Eqn, var: Var) -> bool:
+        if var in self.outside or eqn.primitive.name not in FUSIBLE or eqn.effects:
+            return False
+        return all(self._absorbs(self.eqns[i], eqn) for i in self.readers.get(var, ()))
+
+    def _absorbs(self, reader: Eqn, eqn: Eqn) -> bool:
+        name = reader.primitive.name
+        if name == "dot_general":  # takes its operands in any layout, so a transpose costs nothing
+            return eqn.primitive.name in VIEWS or eqn.primitive.name == "transpose"
+        if name in COMBINERS:
+            shape = shape_of(reader.invars[0])
+            return math.prod(shape[int(a)] for a in reader.params["axes"]) <= REDUCE_WINDOW or len(shape) <= 2
+        return name in ABSORBING
+
+    def _bytes(self, var: Var) -> int:
+        return 0 if var in self.fused or var in self.outside else nbytes(var)
+
+    # Liveness in the jaxpr's own order.
+
+    def _liveness(self) -> tuple[int, dict[Var, int]]:
+        last = self._last_reads()
+        live: dict[Var, int] = {}
+        total = peak = 0
+        at_peak: dict[Var, int] = {}
+        for i, eqn in enumerate(self.eqns):
+            born = {v: self._bytes(v) for v in eqn.outvars}
+            dying = [v for v in live if last.get(v, -1) == i] if i in self._ends(last) else []
+            reused = self._in_place(eqn, born, dying, live)
+            now = total + sum(born.values()) - reused + _scratch(eqn)
+            if now > peak:
+                peak, at_peak = now, {**live, **born}
+            live.update({v: b for v, b in born.items() if b})
+            total += sum(born.values())
+            for v in dying:
+                total -= live.pop(v)
+        return peak, at_peak
+
+    def _last_reads(self) -> dict[Var, int]:
+        """Where each buffer is read for the last time, through whatever was fused into the reader."""
+        last: dict[Var, int] = {}
+        for i in reversed(range(len(self.eqns))):
+            eqn = self.eqns[i]
+            until = max((last.get(v, i) for v in eqn.outvars if v in self.fused), default=i)
+            for atom in eqn.invars:
+                if is_var(atom):
+                    last[atom] = max(last.get(atom, 0), until)
+        return last
+
+    def _ends(self, last: Mapping[Var, int]) -> frozenset[int]:
+        if not hasattr(self, "_end_set"):
+            self._end_set = frozenset(last.values())
+        return self._end_set
+
+    def _in_place(self, eqn: Eqn, born: Mapping[Var, int], dying: Iterable[Var], live: Mapping[Var, int]) -> int:
+        """Bytes of results written over an operand that dies here."""
+        if eqn.primitive.name not in CHEAP and eqn.primitive.name not in ("scan", "while", "dynamic_update_slice", "scatter-add"):
+            return 0
+        room = sorted((live[v] for v in dying if v in live), reverse=True)
+        reused = 0
+        for size in sorted(born.values(), reverse=True):
+            if room and size and room[0] >= size:
+                reused += size
+                room.pop(0)
+        return reused
+
+    # Time.
+
+    def _seconds(self, eqn: Eqn, body: tuple[Estimate, float] | None) -> float:
+        if body is not None:
+            return body[0].seconds * body[1]
+        traffic = sum(_transfer(nbytes(v)) for v in eqn.outvars if v not in self.fused)
+        if not all(v in self.fused for v in eqn.outvars):
+            traffic += sum(_transfer(_read_bytes(eqn, a)) for a in eqn.invars if is_var(a) and a not in self.fused)
+        return max(_compute(eqn), traffic) + (0.0 if all(v in self.fused for v in eqn.outvars) else EQN_SECONDS)
+
+
+def _read_bytes(eqn: Eqn, atom: Atom) -> int:
+    """Bytes read of an operand: a slice or a gather touches no more than it returns."""
+    if eqn.primitive.name in ("dynamic_slice", "slice", "gather") and atom is eqn.invars[0]:
+        return min(nbytes(atom), nbytes(eqn.outvars[0]))
+    if eqn.primitive.name in ("dynamic_update_slice",) and atom is eqn.invars[0]:
+        return 0
+    return nbytes(atom)
+
+
+def _transfer(count: int) -> float:
+    for size, seconds in CACHES:
+        if count <= size:
+            return count * seconds
+    return count * MEMORY_SECONDS_PER_BYTE
+
+
+def _compute(eqn: Eqn) -> float:
+    name = eqn.primitive.name
+    if name == "dot_general":
+        return _dot_flops(eqn) * FLOP_SECONDS
+    if name in ("triangular_solve", "cholesky", "lu", "qr", "eigh", "svd"):
+        return _solve_flops(eqn) * SOLVE_FLOP_SECONDS
+    size = max((_size(a) for a in (*eqn.invars, *eqn.outvars)), default=0)
+    if name in VIEWS or name == "dynamic_slice":
+        return 0.0
+    if name == "dynamic_update_slice":
+        return 0.0
+    if name == "gather":
+        return _size(eqn.outvars[0]) * (RATES["gather"] if eqn.params["slice_sizes"][-1] == 1 else RATES["cheap"] * 4)
+    return size * RATES[_kind(name)]
+
+
+def _kind(name: str) -> str:
+    if name in EXPENSIVE:
+        return "expensive"
+    for kind in ("sort", "top_k", "scatter", "random"):
+        if name.startswith(kind):
+            return kind
+    return "cheap"
+
+
+def _work(eqn: Eqn, body: tuple[Estimate, float] | None) -> float:
+    if body is not None:
+        return body[0].work * body[1]
+    name = eqn.primitive.name
+    if name == "dot_general":
+        return _dot_flops(eqn)
+    if name in ("triangular_solve", "cholesky", "lu", "qr", "eigh", "svd"):
+        return _solve_flops(eqn)
+    if name in VIEWS or name in MOVES or name in ("dynamic_slice", "dynamic_update_slice"):
+        return 0.0
+    size = max((_size(a) for a in (*eqn.invars, *eqn.outvars)), default=0)
+    return float(size * (8 if name in EXPENSIVE else math.log2(max(2, size)) if name == "sort" else 1))
+
+
+def _dot_flops(eqn: Eqn) -> float:
+    (contract, _), _ = eqn.params["dimension_numbers"]
+    lhs = shape_of(eqn.invars[0])
+    return 2.0 * _size(eqn.outvars[0]) * math.prod(lhs[a] for a in contract)
+
+
+def _solve_flops(eqn: Eqn) -> float:
+    n = shape_of(eqn.invars[0])[-1]
+    return float(_size(eqn.outvars[0]) * n)
+
+
+def _size(atom: Atom) -> int:
+    return math.prod(shape_of(atom))
+
+
+def _inner(eqn: Eqn) -> tuple[Estimate, float] | None:
+    """The estimate of an eqn's body and how often it runs; a while loop's trips are unknown and count as one."""
+    name, params = eqn.primitive.name, eqn.params
+    if name == "scan":
+        return estimate(params["jaxpr"]), float(params["length"])
+    if name == "while":
+        return estimate(params["body_jaxpr"]), 1.0
+    if name == "cond":
+        return max((estimate(b) for b in params["branches"]), key=lambda e: e.temp_bytes), 1.0
+    called = params.get("jaxpr") or params.get("call_jaxpr")
+    return None if called is None else (estimate(called), 1.0)
+
+
+def _scratch(eqn: Eqn) -> int:
+    """Bytes that exist only while this eqn runs."""
+    body = _inner(eqn)
+    if body is not None:
+        return body[0].temp_bytes + (_carry_copies(eqn) if eqn.primitive.name == "scan" else 0)
+    name = eqn.primitive.name
+    if name in COMBINERS and len(shape_of(eqn.invars[0])) > 2:
+        return 0
+    if name == "sort":
+        return sum(nbytes(a) for a in eqn.invars)
+    if name == "triangular_solve":
+        return nbytes(eqn.outvars[0])
+    return 0
+
+
+def _carry_copies(eqn: Eqn) -> int:
+    """New carries that aren't written in place: they exist beside the old ones for a moment."""
+    body = eqn.params["jaxpr"].jaxpr
+    made_by = {v: e.primitive.name for e in body.eqns for v in e.outvars}
+    carries = body.outvars[: eqn.params["num_carry"]]
+    in_place = CHEAP | {"dynamic_update_slice", "scatter-add"}
+    return sum(nbytes(v) for v in carries if is_var(v) and made_by.get(v, "add") not in in_place)

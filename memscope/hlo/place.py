@@ -1,0 +1,206 @@
+"""Which values share memory where XLA's placement is not known: its own rules, from the module alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from .assignment import Position
+from .dataflow import Dataflow
+from .module import Computation, Index, Instruction, Module, Shape
+from .ranges import Schedule, Span
+
+Kind = Literal["argument", "output", "temporary", "constant"]
+# A result may take the place of an operand that dies only if it is computed element by element from it.
+_MOVES_ELEMENTS = frozenset(
+    {
+        "all-gather", "broadcast", "cholesky", "concatenate", "convolution", "copy", "custom-call", "dot", "fft",
+        "gather", "iota", "pad", "reduce", "reduce-window", "reshape", "reverse", "rng-bit-generator", "slice",
+        "dynamic-slice", "select-and-scatter", "transpose", "while", "conditional", "call", "parameter", "constant",
+    }
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Group:
+    """Values in one piece of memory.
+
+    Attributes:
+      spans: times of the schedule at which one of the values is alive.
+      hosted: lies in memory set aside for a result, and so costs nothing on its own.
+    """
+
+    values: tuple[Position, ...]
+    shape: Shape
+    bytes: int
+    kind: Kind
+    spans: tuple[Span, ...]
+    parameter: int | None
+    hosted: bool = False
+
+
+class Sharing:
+    """Sets of keys that share memory."""
+
+    def __init__(self) -> None:
+        self._parent: dict[object, object] = {}
+
+    def root(self, key: object) -> object:
+        root = key
+        while root in self._parent:
+            root = self._parent[root]
+        while key != root:
+            self._parent[key], key = root, self._parent[key]
+        return root
+
+    def join(self, a: object, b: object) -> None:
+        a, b = self.root(a), self.root(b)
+        if a != b:
+            self._parent[b] = a
+
+
+def place(flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span]) -> list[Group]:
+    """The values in groups, each with its kind; temporaries hosted in results' memory where they fit."""
+    module = flow.module
+    sharing = Sharing()
+    for a, b in _must_share(flow):
+        if a in ranges and b in ranges:
+            sharing.join(a, b)
+    members: dict[object, list[Position]] = {}
+    for value in sorted(ranges, key=lambda v: (schedule.time.get(v[0], 0), v[1])):
+        if not module.instructions[value[0]].shape.at(value[1]).is_tuple:
+            members.setdefault(sharing.root(value), []).append(value)
+    lent = _lent(flow, schedule, ranges)
+    results = result_values(flow)
+    groups = [_group(module, tuple(values), ranges, lent, results) for values in members.values()]
+    return _host(groups)
+
+
+def result_values(flow: Dataflow) -> frozenset[Position]:
+    """The values that the entry computation returns."""
+    root = flow.module.instructions[flow.module.entry.root]
+    return frozenset(flow.value((root.id, index)) for index, _ in root.shape.leaves())
+
+
+def _group(
+    module: Module,
+    values: tuple[Position, ...],
+    ranges: dict[Position, Span],
+    lent: frozenset[Position],
+    results: frozenset[Position],
+) -> Group:
+    first = module.instructions[values[0][0]]
+    entry = module.entry
+    parameter = next(
+        (p.parameter_number for v in values for p in [module.instructions[v[0]]] if entry.parameters.get(p.parameter_number) is p),
+        None,
+    )
+    kind: Kind = "temporary"
+    if parameter is not None:
+        kind = "argument"
+    elif results & set(values):
+        kind = "output"
+    elif first.opcode == "constant":
+        kind = "constant"
+    shape = first.shape.at(values[0][1])
+    spans = tuple((ranges[v][0], ranges[v][1] - (v in lent)) for v in values)
+    return Group(values, shape, shape.bytes, kind, tuple(s for s in spans if s[0] <= s[1]) or spans[:1], parameter)
+
+
+def _must_share(flow: Dataflow) -> Iterator[tuple[Position, Position]]:
+    module = flow.module
+    for instruction in module.instructions.values():
+        here = instruction.id
+        match instruction.opcode:
+            case "while":
+                body, condition = (module.by_id[c] for c in instruction.called)
+                for index, _ in instruction.shape.leaves():
+                    others = (instruction.operands[0], body.root, body.parameters[0].id, condition.parameters[0].id)
+                    for other in others:
+                        yield flow.value((here, index)), flow.value((other, index))
+            case "conditional":
+                for index, _ in instruction.shape.leaves():
+                    for called in instruction.called:
+                        yield (here, index), flow.value((module.by_id[called].root, index))
+            case "dynamic-update-slice":
+                yield (here, ()), flow.value((instruction.operands[0], ()))
+            case "fusion":
+                for index, operand in _updates_in_place(module.by_id[instruction.called[0]]):
+                    yield (here, index), flow.value((instruction.operands[operand], ()))
+        for index, operand, inner in instruction.in_place:
+            yield (here, index), flow.value((instruction.operands[operand], inner))
+    for index, parameter, inner in module.donations:
+        yield flow.value((module.entry.parameters[parameter].id, inner)), flow.value((module.entry.root, index))
+
+
+def _updates_in_place(fusion: Computation) -> Iterator[tuple[Index, int]]:
+    """(index in the result, operand number) of each result that is an operand with one slice replaced."""
+    by_id = {i.id: i for i in fusion.instructions}
+    root = by_id[fusion.root]
+    outputs = enumerate(root.operands) if root.opcode == "tuple" else [(None, root.id)]
+    for number, output in outputs:
+        update = _past_bitcasts(by_id, by_id[output])
+        if update.opcode == "dynamic-update-slice":
+            target = _past_bitcasts(by_id, by_id[update.operands[0]])
+            if target.opcode == "parameter":
+                yield () if number is None else (number,), target.parameter_number
+
+
+def _past_bitcasts(by_id: dict[int, Instruction], instruction: Instruction) -> Instruction:
+    while instruction.opcode == "bitcast":
+        instruction = by_id[instruction.operands[0]]
+    return instruction
+
+
+def _lent(flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span]) -> frozenset[Position]:
+    """Values whose memory goes over to the result of the instruction that reads them last."""
+    lent: set[Position] = set()
+    for time, instruction in enumerate(schedule.instructions):
+        for index, shape in instruction.shape.leaves():
+            if flow.value((instruction.id, index)) != (instruction.id, index):
+                continue
+            for number, operand in enumerate(instruction.operands):
+                value = flow.value((operand, ()))
+                if (
+                    value not in lent
+                    and ranges.get(value, (0, -1))[1] == time
+                    and flow.module.instructions[value[0]].shape.at(value[1]).bytes == shape.bytes
+                    and _elementwise(flow.module, instruction, number)
+                ):
+                    lent.add(value)
+                    break
+    return frozenset(lent)
+
+
+def _elementwise(module: Module, instruction: Instruction, operand: int) -> bool:
+    if instruction.opcode != "fusion":
+        return instruction.opcode not in _MOVES_ELEMENTS
+    if instruction.fusion_kind not in ("kLoop", "kInput"):
+        return False
+    inner = module.by_id[instruction.called[0]]
+    reached = {inner.parameters[operand].id}
+    for i in inner.instructions:  # operands first
+        if i.id not in reached and any(o in reached for o in i.operands):
+            if i.opcode in _MOVES_ELEMENTS and i.opcode != "copy":
+                return False
+            reached.add(i.id)
+    return True
+
+
+def _host(groups: list[Group]) -> list[Group]:
+    """Marks the temporaries that fit into a result's memory while the result is not there yet."""
+    hosts = sorted((g for g in groups if g.kind == "output"), key=lambda g: g.bytes)
+    taken = [list(g.spans) for g in hosts]
+    hosted: set[int] = set()
+    for group in sorted((g for g in groups if g.kind == "temporary"), key=lambda g: -g.bytes):
+        for host, spans in zip(hosts, taken, strict=True):
+            if group.bytes <= host.bytes and not _overlap(spans, group.spans):
+                spans.extend(group.spans)
+                hosted.add(id(group))
+                break
+    return [dataclasses.replace(g, hosted=True) if id(g) in hosted else g for g in groups]
+
+
+def _overlap(a: Iterable[Span], b: Iterable[Span]) -> bool:
+    return any(x[0] <= y[1] and y[0] <= x[1] for x in a for y in b)

@@ -1,0 +1,46 @@
+"""One line each: what `--quiet` prints of a profile, a plan and a check."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .call import Call
+from .options import Options
+from .sizes import format_bytes
+from .target import resolve
+
+if TYPE_CHECKING:
+    from .check import Check
+    from .plan import Plan
+    from .profile import Profile
+
+
+def profile_line(profile: Profile, call: Call, options: Options) -> str:
+    """One line on the function as written."""
+    target = resolve(options.target)
+    return f"{call.name} on {target.name}: peak {format_bytes(profile.peak_bytes)}"
+
+
+def plan_line(plan: Plan, call: Call, options: Options) -> str:
+    """One line on the function as rewritten."""
+    target = resolve(options.target)
+    before, after = format_bytes(plan.original_peak_bytes), format_bytes(plan.peak_bytes)
+    change = f"peak {before} -> {after}" if plan.loops else f"peak {after}, unchanged"
+    limit = options.limit or f"the {format_bytes(target.capacity_bytes)} it holds"
+    return f"{call.name} on {target.name}: {change}, {'fits' if plan.fits else 'does not fit'} {limit}"
+
+
+def check_line(check: Check) -> str:
+    """One line on a run of both."""
+    facts = ["values agree" if check.ok else "NOT OK"]
+    if check.measured_peak_bytes is not None:
+        facts.append(f"measured peak {format_bytes(check.measured_peak_bytes)}")
+    if check.seconds is not None:
+        original = "" if check.original_seconds is None else f" (original {format_seconds(check.original_seconds)})"
+        facts.append(f"{format_seconds(check.seconds)}{original}")
+    return f"{', '.join(facts)}: {check.how}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Three digits and a unit, as in "0.132 s"."""
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.1 else f"{seconds:.3g} s"

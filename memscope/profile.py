@@ -1,0 +1,313 @@
+"""Where a function's memory goes: XLA's own account of a compiled program, buffer by buffer."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .compile import Build, Compiled, compile_program
+from .hlo.assignment import parse_assignment
+from .hlo.liveness import Kind, LiveBuffer, Liveness, liveness
+from .hlo.module import Index, Instruction, parse_module
+from .hlo.origin import Origin, Origins
+from .hlo.path import is_computed, peak_path
+from .program import Program
+from .target import Target, resolve
+from .trace import check_keywords, trace
+
+_NESTING = frozenset({"scan", "while", "cond", "shard_map", "custom_vmap_call"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Buffer:
+    """One piece of memory that XLA sets aside, and when it is in use.
+
+    Attributes:
+      name: the argument's name, or the HLO instruction that writes the buffer.
+      bytes: its size.
+      shape, dtype: of the array in it.
+      op: the JAX primitive that makes it where that is known, else the HLO opcode; "argument" for arguments.
+      source: the user's own line, as in "knn.py:12", or None.
+      defined_at, freed_at: the first and last step (indices into `Profile.timeline`) that need it.
+      live_at_peak: it holds memory at `Profile.peak_step`; arguments, results and constants always do.
+      offset: in bytes, in its allocation; None where XLA's placement is not known.
+      kind: "argument", "output", "temporary" or "constant".
+      hlo: the HLO instruction that writes it.
+      eqn: index of the program's eqn it comes from, or None.
+      allocation: XLA's number of the allocation it lies in, or None.
+    """
+
+    name: str
+    bytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    op: str
+    source: str | None
+    defined_at: int
+    freed_at: int
+    live_at_peak: bool
+    offset: int | None
+    kind: Kind = "temporary"
+    hlo: str = ""
+    eqn: int | None = None
+    allocation: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Profile:
+    """The memory of one call, in bytes, as XLA accounts for it.
+
+    Attributes:
+      name, target: what was compiled, and for where.
+      build: how: "reference" (XLA's account is exact) or "plain" (as `jax.jit` builds it).
+      peak_bytes: arguments + outputs + temporaries + constants - aliased (donated) bytes.
+      plain_peak_bytes: what XLA reports for a plain `jax.jit`; None where that was not compiled.
+      plain_bound_bytes: an upper bound on what that build needs, with the scratch XLA does not report.
+      buffers: largest first.
+      timeline: bytes in use at each step of the schedule; arguments and results count throughout, so its
+        maximum is `peak_bytes - fragmentation_bytes`. A loop's steps stand once, before the loop itself.
+      steps: the HLO instruction of each step.
+      step_sources: the user's line of each step, or None.
+      peak_step: the step with the most bytes in use.
+      peak_path: (HLO instruction, its Buffer or None): from an input, through the largest buffer at the peak, to
+        the instruction that frees it.
+      fragmentation_bytes: gaps that XLA's placement leaves between temporaries.
+    """
+
+    name: str
+    target: str
+    build: str
+    peak_bytes: int
+    argument_bytes: int
+    output_bytes: int
+    temp_bytes: int
+    constant_bytes: int
+    alias_bytes: int
+    plain_peak_bytes: int | None
+    plain_bound_bytes: int | None
+    buffers: tuple[Buffer, ...]
+    timeline: tuple[int, ...]
+    steps: tuple[str, ...]
+    step_sources: tuple[str | None, ...]
+    peak_step: int
+    peak_path: tuple[tuple[str, Buffer | None], ...]
+    fragmentation_bytes: int
+
+    @property
+    def largest_at_peak(self) -> Buffer | None:
+        """The largest buffer at the peak that the function makes itself; an argument where it makes none."""
+        live = [b for b in self.buffers if b.live_at_peak and b.bytes]
+        made = [b for b in live if b.kind in ("temporary", "output")]
+        return (made or live or [None])[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as lists, dicts, numbers and strings, for JSON."""
+        fields: dict[str, Any] = dataclasses.asdict(self)
+        return {name: _plain(value) for name, value in fields.items()}
+
+    def to_html(self) -> str:
+        """A page of its own: no scripts and nothing to load."""
+        from .report.html import profile_page
+
+        return profile_page(self)
+
+    def _repr_html_(self) -> str:
+        from .report.html import profile_fragment
+
+        return profile_fragment(self)
+
+    def __str__(self) -> str:
+        from .report.text import profile_text
+
+        return profile_text(self)
+
+    __repr__ = __str__
+
+
+def profile(
+    fn: Callable[..., Any],
+    *args: Any,
+    target: str | Target | None = None,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    donate_argnums: int | Sequence[int] = (),
+    **kwargs: Any,
+) -> Profile:
+    """Compiles `fn(*args, **kwargs)` and says where its memory goes. Nothing runs.
+
+    Args:
+      fn: a function that `jax.jit` would take.
+      args, kwargs: its arguments; `jax.ShapeDtypeStruct` may stand for any array.
+      target: where it is to run; None is this machine's CPU.
+      static_argnums, static_argnames, donate_argnums: as in `jax.jit`.
+
+    Raises:
+      TypeError: as `jax.jit` would, or `fn` has a keyword that memscope takes for itself.
+      TargetError: there is no such target.
+      Whatever `fn` raises while it is traced.
+
+    Example:
+      >>> print(memscope.profile(nearest, q, x))
+    """
+    check_keywords(fn)
+    place = resolve(target)
+    program = trace(
+        fn,
+        args,
+        kwargs,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        donate_argnums=donate_argnums,
+        platform=place.platform,
+    )
+    return profile_program(program, place)
+
+
+def profile_program(program: Program, target: Target) -> Profile:
+    """Profiles the reference build of a program, and on CPU sets the plain build's account beside it."""
+    if target.platform != "cpu":
+        return profile_compiled(program, compile_program(program, Build.REFERENCE, target), target=target)
+    with concurrent.futures.ThreadPoolExecutor(1) as other:  # XLA compiles without the interpreter lock
+        plain = other.submit(compile_program, program, Build.PLAIN, target)
+        reference = compile_program(program, Build.REFERENCE, target)
+        return profile_compiled(program, reference, plain=plain.result(), target=target)
+
+
+def profile_compiled(
+    program: Program, compiled: Compiled, *, plain: Compiled | None = None, target: Target | None = None
+) -> Profile:
+    """Profiles what is compiled already.
+
+    Args:
+      program: whose eqns the tags in the compiled module ("/e17/") refer to. `compiled` may be a rewritten form.
+      compiled: the build to take apart.
+      plain: the plain build of the same, for its account only; `compiled` itself where that is the plain build.
+    """
+    if plain is None and compiled.build is Build.PLAIN:
+        plain = compiled
+    live = liveness(parse_module(compiled.module), parse_assignment(compiled.assignment))
+    held = compiled.peak_bytes - compiled.temp_bytes
+    timeline = tuple(held + t for t in live.temporaries)
+    peak_step = max(range(len(timeline)), key=timeline.__getitem__)
+    view = _View(program, live, peak_step)
+    found = [(b, view.buffer(b)) for b in live.buffers]
+    found.sort(key=lambda pair: -pair[1].bytes)
+    buffers = (*(b for _, b in found), *view.missing_arguments([b for b, _ in found]))
+    return Profile(
+        name=program.name,
+        target=target.name if target else "cpu",
+        build=compiled.build.value,
+        peak_bytes=compiled.peak_bytes,
+        argument_bytes=compiled.argument_bytes,
+        output_bytes=compiled.output_bytes,
+        temp_bytes=compiled.temp_bytes,
+        constant_bytes=compiled.constant_bytes,
+        alias_bytes=compiled.alias_bytes,
+        plain_peak_bytes=None if plain is None else plain.peak_bytes,
+        plain_bound_bytes=None if plain is None else plain.bound_bytes,
+        buffers=buffers,
+        timeline=timeline,
+        steps=tuple(i.name for i in live.steps),
+        step_sources=tuple(view.line(view.origins.of(i)) for i in live.steps),
+        peak_step=peak_step,
+        peak_path=_peak_path(live, found),
+        fragmentation_bytes=max(0, compiled.peak_bytes - timeline[peak_step]),
+    )
+
+
+class _View:
+    """A module's buffers in the program's own terms."""
+
+    def __init__(self, program: Program, live: Liveness, peak_step: int) -> None:
+        self.program, self.live, self.peak_step = program, live, peak_step
+        self.module = live.flow.module
+        self.origins = Origins(self.module)
+        # Ordered effects put tokens before the arguments.
+        self.tokens = len(self.module.entry.parameters) - len(program.jaxpr.invars)
+
+    def buffer(self, buffer: LiveBuffer) -> Buffer:
+        argument = None if buffer.parameter is None else buffer.parameter - self.tokens
+        if argument is not None and 0 <= argument < len(self.program.jaxpr.invars):
+            return self._argument(argument, buffer)
+        writer, index = self._writer(buffer)
+        origin = self.origins.of(writer)
+        return Buffer(
+            name=writer.name + "".join(f"[{i}]" for i in index),
+            bytes=buffer.bytes,
+            shape=buffer.shape.dimensions,
+            dtype=buffer.shape.dtype,
+            op="constant" if buffer.kind == "constant" else self.op(writer, origin),
+            source=self.line(origin),
+            defined_at=buffer.defined_at,
+            freed_at=buffer.freed_at,
+            live_at_peak=buffer.kind != "temporary" or buffer.alive_at(self.peak_step),
+            offset=buffer.offset,
+            kind=buffer.kind,
+            hlo=writer.name,
+            eqn=origin.eqn,
+            allocation=buffer.allocation,
+        )
+
+    def _writer(self, buffer: LiveBuffer) -> tuple[Instruction, Index]:
+        """What computes the buffer; what first copies or carries it where nothing does."""
+        writers = [(self.module.instructions[i], index) for i, index in buffer.values]
+        return next((w for w in reversed(writers) if is_computed(w[0])), writers[0])
+
+    def missing_arguments(self, buffers: list[LiveBuffer]) -> list[Buffer]:
+        """Arguments that XLA has no buffer for, such as arrays without elements."""
+        present = {b.parameter - self.tokens for b in buffers if b.parameter is not None}
+        return [self._argument(n, None) for n in range(len(self.program.jaxpr.invars)) if n not in present]
+
+    def _argument(self, number: int, buffer: LiveBuffer | None) -> Buffer:
+        aval = self.program.jaxpr.invars[number].aval
+        parameter = self.module.entry.parameters.get(number + self.tokens)
+        return Buffer(
+            name=self.program.argument_names[number],
+            bytes=buffer.bytes if buffer else 0,
+            shape=tuple(aval.shape),
+            dtype=str(aval.dtype),
+            op="argument",
+            source=None,
+            defined_at=0,
+            freed_at=len(self.live.steps) - 1,
+            live_at_peak=True,
+            offset=buffer.offset if buffer else None,
+            kind="argument",
+            hlo=parameter.name if parameter else "",
+            allocation=buffer.allocation if buffer else None,
+        )
+
+    def op(self, writer: Instruction, origin: Origin) -> str:
+        if origin.eqn is None or origin.eqn >= len(self.program.eqns) or not is_computed(writer):
+            return writer.opcode
+        name = self.program.eqns[origin.eqn].primitive.name
+        return (origin.primitive or name) if name in _NESTING else name
+
+    def line(self, origin: Origin) -> str | None:
+        if origin.eqn is None or origin.eqn >= len(self.program.eqns):
+            return None
+        inside = self.program.eqns[origin.eqn].primitive.name in _NESTING
+        return (inside and origin.line) or self.program.sources[origin.eqn]
+
+
+def _peak_path(live: Liveness, found: list[tuple[LiveBuffer, Buffer]]) -> tuple[tuple[str, Buffer | None], ...]:
+    at_peak = [pair for pair in found if pair[1].live_at_peak and pair[1].bytes]
+    made = [pair for pair in at_peak if pair[1].kind in ("temporary", "output")]
+    if not (made or at_peak):
+        return ()
+    largest, _ = (made or at_peak)[0]
+    by_instruction: dict[int, Buffer] = {}
+    for place, buffer in found:  # largest first
+        for instruction, _ in place.values:
+            by_instruction.setdefault(instruction, buffer)
+    return tuple((i.name, by_instruction.get(i.id)) for i in peak_path(live, largest))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(v) for v in value]
+    return value

@@ -1,0 +1,341 @@
+"""The search: which intermediates to stream, in what chunks, so that the program fits.
+
+Seeds are the largest live intermediates, each along each of its axes. From a seed the rules give all that
+flows along the same axis, and so the loops; an estimate ranks them, XLA confirms the best. A round that
+does not reach the limit keeps what it found and goes on from there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+from jax.extend import core as jex_core
+
+from .axes.factor import shape_of
+from .compile import Build, Compiled, compile_flat, compile_program
+from .cost import Estimate, estimate
+from .evaluate import precision_of
+from .inline import inline
+from .program import Program, is_var, nbytes
+from .sizes import format_bytes
+from .stream import Closure, LoopPlan, Obstacle, Obstructed, Streaming, rewrite
+from .target import Target
+
+Var = jex_core.Var
+Hints = dict[Var, set[int]]
+Progress = Callable[[str], None]
+
+RANKING_CHUNK = 2 << 20
+CHUNKS = tuple(1 << bits for bits in (12, 14, 16, 18, 20, 21, 22, 24, 26))
+"""Bytes of the largest array of one iteration: what the search chooses among."""
+
+SEEDS, ROUNDS, CONFIRMATIONS = 6, 4, 6
+WORTH_SHARING = 1 / 4
+"""An intermediate of at most this fraction of the seed is kept rather than computed in two loops."""
+
+MARGIN = 0.97
+"""How much of the limit an estimate may fill before it is not even tried."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Structure:
+    """Loops without chunks: what is streamed, grown seed by seed."""
+
+    streaming: Streaming
+    seeds: tuple[tuple[Var, int], ...]
+    wanted: frozenset[Var]
+    hints: Mapping[Var, frozenset[int]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Candidate:
+    """A structure with its chunks, traced and estimated."""
+
+    structure: Structure
+    chunk_bytes: int
+    chunks: Mapping[LoopPlan, int]
+    closed: jex_core.ClosedJaxpr
+    estimate: Estimate
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Found:
+    """A candidate as XLA accounts for it; `candidate` is None for the program as written."""
+
+    candidate: Candidate | None
+    compiled: Compiled
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.compiled.bound_bytes
+
+
+class Search:
+    """Everything known so far about shrinking one program on one target; asked for one limit after another."""
+
+    def __init__(self, program: Program, target: Target, progress: Progress = lambda line: None) -> None:
+        self.program = program
+        self.target = target
+        self.progress = progress
+        self.closure = Closure(program)
+        self.obstacles: dict[Var, Obstacle] = {}
+        self._confirmed: dict[tuple[Structure, int], Found] = {}
+        self._candidates: dict[tuple[Structure, int], Candidate] = {}
+        self._grown: dict[Structure | None, list[Structure]] = {}
+
+    # The program as written.
+
+    @functools.cached_property
+    def builds(self) -> dict[Build, Compiled]:
+        """The program as written, in both builds."""
+        self.progress(f"compiling {self.program.name} as written ({len(self.program.eqns)} eqns)")
+        with ThreadPoolExecutor(2) as pool:
+            jobs = {b: pool.submit(compile_program, self.program, b, self.target) for b in Build}
+            return {build: job.result() for build, job in jobs.items()}
+
+    @property
+    def original(self) -> Compiled:
+        return self.builds[Build.REFERENCE]
+
+    @functools.cached_property
+    def original_estimate(self) -> Estimate:
+        return estimate(self.program.closed)
+
+    def as_written(self, limit: int) -> Found | None:
+        """The program unchanged, where one of its builds fits."""
+        for build in (Build.PLAIN, Build.REFERENCE):
+            if self.builds[build].bound_bytes <= limit:
+                return Found(None, self.builds[build])
+        return None
+
+    # Under a limit.
+
+    def run(self, limit: int) -> tuple[Found, bool]:
+        """The best that fits, or the lowest that can be reached; and whether it fits."""
+        unchanged = self.as_written(limit)
+        if unchanged is not None:
+            return unchanged, True
+        lowest = Found(None, min(self.builds.values(), key=lambda c: c.bound_bytes))
+        state: Structure | None = None
+        for _ in range(ROUNDS):
+            grown = self.grow(state)
+            if not grown:
+                break
+            best: Found | None = None
+            for structure in self._ranked(grown, limit)[:3]:
+                found = self._fit(structure, limit)
+                if found is not None and found.peak_bytes <= limit:
+                    return found, True
+                if found is not None and (best is None or found.peak_bytes < best.peak_bytes):
+                    best = found
+            if best is None or best.peak_bytes >= lowest.peak_bytes:
+                break
+            lowest = best
+            assert best.candidate is not None
+            state = best.candidate.structure
+        return lowest, False
+
+    def _ranked(self, structures: list[Structure], limit: int) -> list[Structure]:
+        """Those that should fit first, then by time, then by temporaries."""
+
+        def key(structure: Structure) -> tuple[Any, ...]:
+            small = self.candidate(structure, RANKING_CHUNK)
+            fits = self._predicted_peak(small) <= limit
+            if not fits:
+                small = self.candidate(structure, CHUNKS[0])
+                fits = self._predicted_peak(small) <= limit
+            if not fits:
+                return 1, small.estimate.temp_bytes, small.estimate.seconds
+            return 0, round(small.estimate.seconds / self.original_estimate.seconds, 1), small.estimate.temp_bytes
+
+        return sorted(structures, key=key)
+
+    def _predicted_peak(self, candidate: Candidate) -> int:
+        return self._fixed_bytes + candidate.estimate.temp_bytes
+
+    @property
+    def _fixed_bytes(self) -> int:
+        o = self.original
+        return o.argument_bytes + o.output_bytes - o.alias_bytes + o.constant_bytes
+
+    def _fit(self, structure: Structure, limit: int) -> Found | None:
+        """The fastest chunks that fit, as XLA confirms; the smallest chunks where none do."""
+        options = sorted(
+            (self.candidate(structure, size) for size in CHUNKS),
+            key=lambda c: (self._predicted_peak(c) > limit * MARGIN, c.estimate.seconds),
+        )
+        largest = CHUNKS[-1]
+        for option in options[:CONFIRMATIONS]:
+            if option.chunk_bytes > largest:
+                continue
+            if self._predicted_peak(option) > limit * MARGIN:
+                break
+            found = self.confirm(option, limit)
+            if found.peak_bytes <= limit:
+                return found
+            # What XLA needs beyond the limit tells how much smaller the chunks have to be.
+            excess = (found.peak_bytes - self._fixed_bytes) / max(1, limit - self._fixed_bytes)
+            largest = int(option.chunk_bytes / max(1.5, min(excess, 64)))
+        return self.confirm(self.candidate(structure, CHUNKS[0]), limit)
+
+    def confirm(self, candidate: Candidate, limit: int) -> Found:
+        """Compiles a candidate: the reference build, and the plain one where that promises less."""
+        key = (candidate.structure, candidate.chunk_bytes)
+        if key not in self._confirmed or self._confirmed[key].peak_bytes > limit:
+            self.progress(
+                f"compiling with {_loops(candidate)} in chunks of {format_bytes(candidate.chunk_bytes)}"
+            )
+            reference = self._compile(candidate, Build.REFERENCE)
+            best = reference
+            if reference.bound_bytes > limit or b"reduce-window" in reference.module:
+                plain = self._compile(candidate, Build.PLAIN)
+                fits = plain.bound_bytes <= limit
+                if fits and (reference.bound_bytes > limit or 2 * plain.temp_bytes < reference.temp_bytes):
+                    best = plain
+                elif plain.bound_bytes < reference.bound_bytes:
+                    best = plain
+            self._confirmed[key] = Found(candidate, best)
+        return self._confirmed[key]
+
+    def _compile(self, candidate: Candidate, build: Build) -> Compiled:
+        return compile_flat(jex_core.jaxpr_as_fun(candidate.closed), self.program, build, self.target)
+
+    # Structures.
+
+    def grow(self, state: Structure | None) -> list[Structure]:
+        """The structures one seed beyond `state`."""
+        if state not in self._grown:
+            self._grown[state] = list(self._grow(state))
+        return self._grown[state]
+
+    def _grow(self, state: Structure | None) -> Iterator[Structure]:
+        self.progress("following the largest intermediates along their axes")
+        seen: set[tuple[frozenset[Var], tuple[Any, ...]]] = set()
+        covered: set[tuple[Var, int]] = set()
+        for var in self._seed_vars(state):
+            for axis, size in enumerate(shape_of(var)):
+                if size < 2 or (var, axis) in covered:
+                    continue
+                reached = self.closure.axes.reach((var, axis))
+                covered.update((v, a) for v, axes in reached.items() for a in axes)
+                for structure in self._variants(state, var, axis, reached):
+                    key = (structure.streaming.streamed, structure.streaming.loops)
+                    if key not in seen:
+                        seen.add(key)
+                        yield structure
+
+    def _variants(self, state: Structure | None, var: Var, axis: int, reached: Hints) -> Iterator[Structure]:
+        wanted = frozenset(reached) | (state.wanted if state else frozenset())
+        hints = _joined(state.hints if state else {}, reached)
+        seeds = (*(state.seeds if state else ()), (var, axis))
+        keep = [v for v, _ in seeds]
+        try:
+            streaming = self.closure.build(wanted, hints, keep)
+        except Obstructed as obstructed:
+            self.obstacles.setdefault(var, obstructed.obstacle)
+            return
+        yield Structure(streaming, seeds, wanted, hints)
+        shared = shared_boundary(streaming, int(nbytes(var) * WORTH_SHARING)) - set(keep)
+        if shared:
+            try:
+                fewer = wanted - shared
+                yield Structure(self.closure.build(fewer, hints, keep), seeds, fewer, hints)
+            except Obstructed:
+                return
+
+    def _seed_vars(self, state: Structure | None) -> list[Var]:
+        """The largest intermediates that still exist whole: those alive at the peak first."""
+        streamed = state.streaming.streamed if state else frozenset()
+        gone = streamed | self.closure.generated | self.program.outputs
+        live = [v for v, _ in self.original_estimate.live]
+        by_size = sorted((v for eqn in self.program.eqns for v in eqn.outvars), key=nbytes, reverse=True)
+        return [v for v in dict.fromkeys([*live[:SEEDS], *by_size[: 4 * SEEDS]]) if v not in gone][: 2 * SEEDS]
+
+    # Candidates.
+
+    def candidate(self, structure: Structure, chunk_bytes: int) -> Candidate:
+        """The structure in chunks whose largest array is about `chunk_bytes`, traced."""
+        key = (structure, chunk_bytes)
+        if key not in self._candidates:
+            chunks = {
+                loop: chunk_steps(loop, bytes_per_step(self.program, structure.streaming, loop), chunk_bytes)
+                for loop in structure.streaming.loops
+            }
+            closed = trace_flat(rewrite(structure.streaming, chunks), self.program, self.target)
+            self._candidates[key] = Candidate(structure, chunk_bytes, chunks, closed, estimate(closed))
+        return self._candidates[key]
+
+
+def trace_flat(run: Callable[..., Any], program: Program, target: Target) -> jex_core.ClosedJaxpr:
+    """The flat jaxpr of a function of `program`'s flat arguments."""
+    shapes = [
+        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=getattr(v.aval, "weak_type", False))
+        for v in program.jaxpr.invars
+    ]
+    with precision_of(program):
+        return inline(jax.jit(run).trace(*shapes).jaxpr, target.platform)
+
+
+def bytes_per_step(program: Program, streaming: Streaming, loop: LoopPlan) -> int:
+    """Bytes that the largest array of one iteration grows by with each step."""
+    sizes = [1]
+    for task in loop.body:
+        eqn = program.eqns[task.eqn]
+        atoms = zip((*eqn.invars, *eqn.outvars), (*_in_windows(task), *task.windows()), strict=False)
+        for atom, window in atoms:
+            if window is not None and not (is_var(atom) and atom in streaming.generated):
+                rows = shape_of(atom)[window.axis]
+                sizes.append(nbytes(atom) * window.scale // max(1, rows))
+    return max(sizes)
+
+
+def _in_windows(task: Any) -> Iterable[Any]:
+    return [None if at is None else task._window(at) for at in task.factor.ins] if task.factor else []
+
+
+def chunk_steps(loop: LoopPlan, step_bytes: int, chunk_bytes: int) -> int:
+    """Steps of a chunk of about `chunk_bytes`: a divisor of the loop's steps where one is near, so that no tail is left."""
+    most = max(1, min(loop.steps, chunk_bytes // step_bytes))
+    for steps in range(most, max(1, most // 2), -1):
+        if loop.steps % steps == 0:
+            return steps
+    trips = -(-loop.steps // most)
+    even = -(-loop.steps // trips)
+    return even if even < 16 else min(most, -(-even // 8) * 8)
+
+
+def shared_boundary(streaming: Streaming, at_most: int) -> set[Var]:
+    """Small streamed intermediates that a later loop reads and an earlier one computes already.
+
+    Keeping them whole costs their bytes and saves computing all that leads to them again.
+    """
+    program = streaming.program
+    made: set[Var] = set()
+    boundary: set[Var] = set()
+    for loop in sorted(streaming.loops, key=lambda loop: loop.level):
+        own = {v for task in loop.body for v in program.eqns[task.eqn].outvars} & streaming.streamed
+        for task in loop.body:
+            eqn = program.eqns[task.eqn]
+            if not any(v in made for v in eqn.outvars):
+                boundary.update(
+                    a for a in eqn.invars if is_var(a) and a in made and nbytes(a) <= at_most
+                )
+        made |= own
+    return boundary
+
+
+def _joined(old: Mapping[Var, Iterable[int]], new: Mapping[Var, Iterable[int]]) -> Hints:
+    joined: Hints = {v: set(axes) for v, axes in old.items()}
+    for v, axes in new.items():
+        joined.setdefault(v, set()).update(axes)
+    return joined
+
+
+def _loops(candidate: Candidate) -> str:
+    count = len(candidate.chunks)
+    return "1 loop" if count == 1 else f"{count} loops"
