@@ -55,7 +55,7 @@ class Call:
           UsageError: not a function, or it does not take these arguments.
         """
         if not callable(self.fn):
-            raise UsageError(f"a {type(self.fn).__name__} can't be called: name a function.")
+            raise UsageError(f"a value of type {type(self.fn).__name__} can't be called: name a function.")
         clash = [name for name in self.kwargs if name in RESERVED]
         if clash:
             raise UsageError(
@@ -126,6 +126,8 @@ def is_static(value: Any) -> bool:
 
 
 def _is_array(leaf: Any) -> bool:
+    if isinstance(leaf, type):  # np.float32, the class, has a shape and a dtype too
+        return False
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic)) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
 
 

@@ -191,17 +191,27 @@ class _Walk:
     def _seconds(self, eqn: Eqn, body: tuple[Estimate, float] | None) -> float:
         if body is not None:
             return body[0].seconds * body[1]
-        traffic = sum(_transfer(nbytes(v)) for v in eqn.outvars if v not in self.fused)
+        traffic = sum(_transfer(_written_bytes(eqn, v)) for v in eqn.outvars if v not in self.fused)
         if not all(v in self.fused for v in eqn.outvars):
             traffic += sum(_transfer(_read_bytes(eqn, a)) for a in eqn.invars if is_var(a) and a not in self.fused)
         return max(_compute(eqn), traffic) + (0.0 if all(v in self.fused for v in eqn.outvars) else EQN_SECONDS)
+
+
+UPDATES = {"dynamic_update_slice": 1, **{f"scatter{dash}{op}": 2 for dash in "-_" for op in ("add", "mul", "min", "max")}}
+"""Primitives that write into their first operand: which operand holds what is written."""
+
+
+def _written_bytes(eqn: Eqn, var: Var) -> int:
+    """Bytes written of a result: an update in place touches no more than the update."""
+    update = UPDATES.get(eqn.primitive.name)
+    return nbytes(var) if update is None else min(nbytes(var), nbytes(eqn.invars[update]))
 
 
 def _read_bytes(eqn: Eqn, atom: Atom) -> int:
     """Bytes read of an operand: a slice or a gather touches no more than it returns."""
     if eqn.primitive.name in ("dynamic_slice", "slice", "gather") and atom is eqn.invars[0]:
         return min(nbytes(atom), nbytes(eqn.outvars[0]))
-    if eqn.primitive.name in ("dynamic_update_slice",) and atom is eqn.invars[0]:
+    if eqn.primitive.name in UPDATES and atom is eqn.invars[0]:
         return 0
     return nbytes(atom)
 
@@ -219,11 +229,11 @@ def _compute(eqn: Eqn) -> float:
         return _dot_flops(eqn) * FLOP_SECONDS
     if name in ("triangular_solve", "cholesky", "lu", "qr", "eigh", "svd"):
         return _solve_flops(eqn) * SOLVE_FLOP_SECONDS
+    if name in VIEWS or name in ("dynamic_slice", "dynamic_update_slice"):
+        return 0.0
+    if name in UPDATES:
+        return _size(eqn.invars[2]) * RATES["scatter"]
     size = max((_size(a) for a in (*eqn.invars, *eqn.outvars)), default=0)
-    if name in VIEWS or name == "dynamic_slice":
-        return 0.0
-    if name == "dynamic_update_slice":
-        return 0.0
     if name == "gather":
         return _size(eqn.outvars[0]) * (RATES["gather"] if eqn.params["slice_sizes"][-1] == 1 else RATES["cheap"] * 4)
     return size * RATES[_kind(name)]

@@ -193,7 +193,7 @@ def profile_compiled(
     peak_step = max(range(len(timeline)), key=timeline.__getitem__)
     view = _View(program, live, peak_step)
     found = [(b, view.buffer(b)) for b in live.buffers]
-    found.sort(key=lambda pair: -pair[1].bytes)
+    found.sort(key=lambda pair: (-pair[1].bytes, not pair[1].live_at_peak, pair[1].defined_at))
     buffers = (*(b for _, b in found), *view.missing_arguments([b for b, _ in found]))
     return Profile(
         name=program.name,
@@ -297,12 +297,10 @@ def _peak_path(live: Liveness, found: list[tuple[LiveBuffer, Buffer]]) -> tuple[
     made = [pair for pair in at_peak if pair[1].kind in ("temporary", "output")]
     if not (made or at_peak):
         return ()
-    largest, _ = (made or at_peak)[0]
-    by_instruction: dict[int, Buffer] = {}
-    for place, buffer in found:  # largest first
-        for instruction, _ in place.values:
-            by_instruction.setdefault(instruction, buffer)
-    return tuple((i.name, by_instruction.get(i.id)) for i in peak_path(live, largest))
+    largest = (made or at_peak)[0][0]
+    owner = {value: buffer for place, buffer in found for value in place.values}
+    instructions = live.flow.module.instructions
+    return tuple((instructions[p[0]].name, owner.get(p)) for p in peak_path(live, largest))
 
 
 def _plain(value: Any) -> Any:

@@ -23,7 +23,7 @@ from .evaluate import precision_of
 from .inline import inline
 from .program import Program, is_var, nbytes
 from .sizes import format_bytes
-from .stream import Closure, LoopPlan, Obstacle, Obstructed, Streaming, rewrite
+from .stream import Closure, LoopPlan, Obstacle, Streaming, rewrite
 from .target import Target
 
 Var = jex_core.Var
@@ -153,6 +153,9 @@ class Search:
                 return 1, small.estimate.temp_bytes, small.estimate.seconds
             return 0, round(small.estimate.seconds / self.original_estimate.seconds, 1), small.estimate.temp_bytes
 
+        if __import__('os').environ.get('DBG'):
+            for s in sorted(structures, key=key):
+                print('   rank', key(s), [(v.aval.str_short(),a) for v,a in s.seeds], [(l.steps,len(l.body),len(l.sinks)) for l in s.streaming.loops])
         return sorted(structures, key=key)
 
     def _predicted_peak(self, candidate: Candidate) -> int:
@@ -233,20 +236,16 @@ class Search:
         wanted = frozenset(reached) | (state.wanted if state else frozenset())
         hints = _joined(state.hints if state else {}, reached)
         seeds = (*(state.seeds if state else ()), (var, axis))
-        keep = [v for v, _ in seeds]
-        try:
-            streaming = self.closure.build(wanted, hints, keep)
-        except Obstructed as obstructed:
-            self.obstacles.setdefault(var, obstructed.obstacle)
+        streaming = self.closure.build(wanted, hints)
+        for obstacle in streaming.obstacles:
+            self.obstacles.setdefault(obstacle.var, obstacle)
+        if not streaming.loops:
             return
         yield Structure(streaming, seeds, wanted, hints)
-        shared = shared_boundary(streaming, int(nbytes(var) * WORTH_SHARING)) - set(keep)
+        shared = shared_boundary(streaming, int(nbytes(var) * WORTH_SHARING))
         if shared:
-            try:
-                fewer = wanted - shared
-                yield Structure(self.closure.build(fewer, hints, keep), seeds, fewer, hints)
-            except Obstructed:
-                return
+            fewer = wanted - shared
+            yield Structure(self.closure.build(fewer, hints), seeds, fewer, hints)
 
     def _seed_vars(self, state: Structure | None) -> list[Var]:
         """The largest intermediates that still exist whole: those alive at the peak first."""

@@ -151,8 +151,12 @@ def test_what_can_not_travel_runs_here(capfd: pytest.CaptureFixture[str]) -> Non
 
 
 def test_too_large_an_allocation_is_an_error_that_names_the_job() -> None:
-    with pytest.raises(MeasureError, match="while running f") as caught:
-        measure([job_of(lambda x: jnp.sort(jnp.sin(x + jnp.arange(1 << 45, dtype=jnp.float32))), np.float32(1))], [1.0])
+    def huge(x: jax.Array) -> jax.Array:
+        return jnp.sort(jnp.sin(x + jnp.arange(1 << 45, dtype=jnp.float32)))[:3]
+
+    x = np.float32(1)
+    with pytest.raises(MeasureError, match=r"failed while running f: .*RESOURCE_EXHAUSTED") as caught:
+        measure([job_of(huge, x)], [x])
     assert caught.value.stage == "running f"
 
 

@@ -10,30 +10,32 @@ from .liveness import LiveBuffer, Liveness
 from .module import Instruction
 
 
-def peak_path(live: Liveness, buffer: LiveBuffer) -> tuple[Instruction, ...]:
-    """The shortest chain from an input to the instruction that makes `buffer`, then the one that frees it."""
+def peak_path(live: Liveness, buffer: LiveBuffer) -> tuple[Position, ...]:
+    """The values on the shortest chain from an input to `buffer`, then that of the instruction that frees it."""
     flow = live.flow
     made = _maker(flow, buffer)
-    before: dict[Position, Position | None] = {made: None}
+    after: dict[Position, Position | None] = {made: None}
     queue = deque([made])
     start = made
     while queue:
         start = queue.popleft()
-        if flow.module.entry.parameters and _is_input(flow, start):
+        if _is_input(flow, start):
             break
         for source in _sources(flow, start):
-            if source not in before:
-                before[source] = start
+            if source not in after:
+                after[source] = start
                 queue.append(source)
     chain = []
     step: Position | None = start
     while step is not None:
-        chain.append(flow.module.instructions[step[0]])
-        step = before[step]
+        if _is_input(flow, step) or flow.module.instructions[step[0]].opcode != "parameter":
+            chain.append(step)
+        step = after[step]
     freeing = live.steps[buffer.freed_at]
-    if buffer.kind in ("temporary", "constant") and freeing is not chain[-1]:
-        chain.append(freeing)
-    return tuple(dict.fromkeys(chain))
+    if buffer.kind in ("temporary", "constant") and freeing.id != made[0]:
+        first = next((index for index, _ in freeing.shape.leaves()), ())
+        chain.append(flow.value((freeing.id, first)) if freeing.opcode in ("while", "conditional") else (freeing.id, first))
+    return tuple(chain)
 
 
 def _maker(flow: Dataflow, buffer: LiveBuffer) -> Position:

@@ -15,7 +15,7 @@ Kind = Literal["argument", "output", "temporary", "constant"]
 # A result may take the place of an operand that dies only if it is computed element by element from it.
 _MOVES_ELEMENTS = frozenset(
     {
-        "all-gather", "broadcast", "cholesky", "concatenate", "convolution", "copy", "custom-call", "dot", "fft",
+        "all-gather", "bitcast", "broadcast", "cholesky", "concatenate", "convolution", "copy", "custom-call", "dot", "fft",
         "gather", "iota", "pad", "reduce", "reduce-window", "reshape", "reverse", "rng-bit-generator", "slice",
         "dynamic-slice", "select-and-scatter", "transpose", "while", "conditional", "call", "parameter", "constant",
     }
@@ -71,7 +71,7 @@ def place(flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span]) -> l
     for value in sorted(ranges, key=lambda v: (schedule.time.get(v[0], 0), v[1])):
         if not module.instructions[value[0]].shape.at(value[1]).is_tuple:
             members.setdefault(sharing.root(value), []).append(value)
-    lent = _lent(flow, schedule, ranges)
+    lent = _lent(flow, schedule, ranges, frozenset(values[0] for values in members.values()))
     results = result_values(flow)
     groups = [_group(module, tuple(values), ranges, lent, results) for values in members.values()]
     return _host(groups)
@@ -153,12 +153,18 @@ def _past_bitcasts(by_id: dict[int, Instruction], instruction: Instruction) -> I
     return instruction
 
 
-def _lent(flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span]) -> frozenset[Position]:
-    """Values whose memory goes over to the result of the instruction that reads them last."""
+def _lent(
+    flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span], unplaced: frozenset[Position]
+) -> frozenset[Position]:
+    """Values whose memory goes over to the result of the instruction that reads them last.
+
+    Args:
+      unplaced: values that are the first in their memory; others have their place already.
+    """
     lent: set[Position] = set()
     for time, instruction in enumerate(schedule.instructions):
         for index, shape in instruction.shape.leaves():
-            if flow.value((instruction.id, index)) != (instruction.id, index):
+            if (instruction.id, index) not in unplaced:
                 continue
             for number, operand in enumerate(instruction.operands):
                 value = flow.value((operand, ()))

@@ -54,7 +54,8 @@ def notes(profile: Profile) -> list[str]:
     said = []
     plain, bound = profile.plain_peak_bytes, profile.plain_bound_bytes
     if profile.build == "reference":
-        if plain is not None and bound is not None and (plain != profile.peak_bytes or bound != plain):
+        shown = {format_bytes(b) for b in (profile.peak_bytes, plain, bound) if b is not None}
+        if plain is not None and bound is not None and len(shown) > 1:
             said.append(f"XLA reports {format_bytes(plain)} for a plain jax.jit{_hidden(plain, bound)}")
             said.append("the peak above is exact: it is built without the fusions whose scratch XLA leaves out")
     elif plain is not None and bound is not None and bound != plain:
@@ -65,7 +66,7 @@ def notes(profile: Profile) -> list[str]:
 
 
 def _hidden(plain: int, bound: int) -> str:
-    if bound == plain:
+    if format_bytes(bound) == format_bytes(plain):
         return ""
     return f"; with scratch it does not report, that may need up to {format_bytes(bound)}"
 

@@ -6,10 +6,9 @@ streamed path from one large tensor to one reducer.
 """
 
 from .closure import Closure as Closure
-from .closure import Obstacle as Obstacle
-from .closure import Obstructed as Obstructed
 from .emit import rewrite as rewrite
 from .structure import Fold as Fold
 from .structure import LoopPlan as LoopPlan
+from .structure import Obstacle as Obstacle
 from .structure import Stack as Stack
 from .structure import Streaming as Streaming

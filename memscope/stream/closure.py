@@ -7,7 +7,6 @@ columns of a Gram matrix.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 
 from jax.extend import core as jex_core
@@ -17,24 +16,15 @@ from ..axes.factor import shape_of
 from ..axes.table import reason
 from ..program import Program, is_var, nbytes
 from .reach import AxisMap
-from .structure import Fold, LoopPlan, Sink, Stack, Streaming, sink_vars
+from .structure import Fold, LoopPlan, Obstacle, Sink, Stack, Streaming, sink_vars
 from .tasks import Task, fold_task, generated_vars, task_for
 
 Var = jex_core.Var
 Demand = tuple[Var, Window | None]
 
 
-@dataclasses.dataclass(frozen=True)
-class Obstacle:
-    """Why `var` can't be streamed: eqn `eqn` needs all of it, because `reason`."""
-
-    var: Var
-    eqn: int
-    reason: str
-
-
-class Obstructed(Exception):
-    """No loops serve this set of streamed intermediates."""
+class _Obstructed(Exception):
+    """A sink can't be computed so."""
 
     def __init__(self, obstacle: Obstacle) -> None:
         super().__init__(obstacle.reason)
@@ -49,28 +39,23 @@ class Closure:
         self.axes = AxisMap(program)
         self.generated = generated_vars(program)
 
-    def build(self, streamed: Iterable[Var], hints: Mapping[Var, set[int]], keep: Iterable[Var] = ()) -> Streaming:
-        """Loops that stream as many of `streamed` as can be, `keep` among them.
+    def build(self, streamed: Iterable[Var], hints: Mapping[Var, set[int]]) -> Streaming:
+        """Loops that stream as many of `streamed` as can be; none where that is no intermediate at all.
 
         Args:
-          streamed: the intermediates to stream; those that are needed whole somewhere are given up.
+          streamed: the intermediates to stream; those that are needed whole somewhere are given up,
+            and named in the result's `obstacles`.
           hints: for each var the axes along which it should be sliced where a sink has a choice.
-          keep: intermediates that must stay streamed.
-
-        Raises:
-          Obstructed: one of `keep` is needed whole.
         """
-        kept = frozenset(keep)
         current = {v for v in streamed if self._may_stream(v)}
+        given_up: dict[Var, Obstacle] = {}
         while True:
             attempt = _Attempt(self, frozenset(current), hints)
             obstacles = attempt.choose()
             if not obstacles:
-                return attempt.streaming()
-            for obstacle in obstacles:
-                if obstacle.var in kept or obstacle.var not in current:
-                    raise Obstructed(obstacle)
-            current -= {obstacle.var for obstacle in obstacles}
+                return attempt.streaming(tuple(given_up.values()))
+            given_up.update((obstacle.var, obstacle) for obstacle in obstacles)
+            current -= given_up.keys()
 
     def _may_stream(self, var: Var) -> bool:
         index = self.program.producer.get(var)
@@ -99,9 +84,12 @@ class _Attempt:
         """Picks an option for every sink; the obstacles of those that have none."""
         obstacles: list[Obstacle] = []
         for index, eqn in enumerate(self.program.eqns):
-            if not any(is_var(a) and a in self.streamed for a in eqn.invars):
-                continue
             left = [v for v in eqn.outvars if v not in self.streamed and self._is_read(v)]
+            if not any(is_var(a) and a in self.streamed for a in eqn.invars):
+                if left:  # it runs whole, and so do all its results
+                    why = f"{eqn.primitive.name} computes it together with a result that is needed whole"
+                    obstacles += [Obstacle(v, index, why) for v in eqn.outvars if v in self.streamed]
+                continue
             if eqn.effects:
                 obstacles += [Obstacle(a, index, reason(eqn)) for a in eqn.invars if is_var(a) and a in self.streamed]
             elif left:
@@ -112,7 +100,7 @@ class _Attempt:
         return var in self.program.outputs or var in self.program.consumers
 
     def _choose_for(self, index: int, left: list[Var]) -> list[Obstacle]:
-        folds, blocked = self._fold_options(index)
+        folds, blocked = self._fold_options(index) if len(left) == len(self.program.eqns[index].outvars) else ([], [])
         stacks: list[list[Stack]] = []
         for var in left:
             options, more = self._stack_options(var)
@@ -178,7 +166,7 @@ class _Attempt:
                 return None, task
             except Misaligned as misaligned:
                 scale *= misaligned.unit
-            except Obstructed as obstructed:
+            except _Obstructed as obstructed:
                 return obstructed.obstacle, None
             except Blocked as blocked:
                 return self._operand_obstacle(index, blocked.reason), None
@@ -202,13 +190,13 @@ class _Attempt:
     # Feasibility: what a task needs, down to what is materialised.
 
     def _require(self, task: Task) -> None:
-        """Raises Obstructed or Misaligned where some streamed operand can't be had as the task needs it."""
+        """Raises _Obstructed or Misaligned where some streamed operand can't be had as the task needs it."""
         for demand in self._inner(task):
             verdict = self._verdict(demand)
             if isinstance(verdict, Misaligned):
                 raise verdict
             if verdict is not None:
-                raise Obstructed(verdict)
+                raise _Obstructed(verdict)
 
     def _inner(self, task: Task) -> list[Demand]:
         """The demands of a task that a loop computes for itself."""
@@ -262,7 +250,7 @@ class _Attempt:
 
     # Loops: sinks by level, those that share work together.
 
-    def streaming(self) -> Streaming:
+    def streaming(self, obstacles: tuple[Obstacle, ...]) -> Streaming:
         bodies = {sink: self._body(sink) for sink in self.sinks}
         levels, available = self._levels(bodies)
         loops = [
@@ -276,6 +264,7 @@ class _Attempt:
             generated=self.closure.generated,
             loops=tuple(loops),
             order=self._order(loops, available),
+            obstacles=obstacles,
         )
 
     def _body(self, sink: Sink) -> dict[Task, None]:

@@ -47,6 +47,15 @@ class LoopPlan:
     level: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Obstacle:
+    """Why `var` can't be streamed: eqn `eqn` needs all of it, because `reason`."""
+
+    var: jex_core.Var
+    eqn: int
+    reason: str
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Streaming:
     """A program with some intermediates streamed.
@@ -55,6 +64,7 @@ class Streaming:
       streamed: the intermediates that never exist whole.
       generated: those that any loop computes for itself.
       order: ordinary eqns (by index) and loops, as they run.
+      obstacles: why the others that were asked for are not streamed.
     """
 
     program: Program
@@ -62,6 +72,7 @@ class Streaming:
     generated: frozenset[jex_core.Var]
     loops: tuple[LoopPlan, ...]
     order: tuple[int | LoopPlan, ...]
+    obstacles: tuple[Obstacle, ...]
 
 
 def sink_vars(sink: Sink) -> tuple[jex_core.Var, ...]:

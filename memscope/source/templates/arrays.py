@@ -121,5 +121,4 @@ ARRAYS: dict[str, Template] = {
     "rev": lambda site: call("lax.rev", site.args[0], param_text(site.params["dimensions"])),
     "optimization_barrier": _barrier,
     "sharding_constraint": _sharding_constraint,
-    "pvary": lambda site: call("lax.pcast", site.args[0], param_text(site.params["axes"]), to='"varying"'),
 }

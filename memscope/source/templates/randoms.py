@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..expr import Expr, call, packed
+from ..expr import Expr, call
 from ..site import Site, Template
 from ..values import InexpressibleError, param_text
 
@@ -19,8 +19,10 @@ def impl_text(impl: Any) -> str:
     return f'"{name}"'
 
 
-def _bits(site: Site) -> Expr:
+def _bits(site: Site) -> Expr | None:
     p = site.params
+    if site.aval().shape:  # the function takes one key, the primitive a batch
+        return None
     return call("jax.random.bits", site.args[0], param_text(p["shape"]), f"jnp.uint{p['bit_width']}")
 
 
@@ -49,15 +51,6 @@ def _generator(site: Site) -> Expr | None:
     return call("lax.rng_bit_generator", site.args[0], param_text(p["shape"]), dtype, algorithm=algorithm)
 
 
-def _psum(name: str) -> Template:
-    def write(site: Site) -> Expr | None:
-        if site.params.get("axis_index_groups") is not None:
-            return None
-        return call(f"lax.{name}", packed([a.text for a in site.args]), param_text(site.params["axes"]))
-
-    return write
-
-
 RANDOMS: dict[str, Template] = {
     "random_bits": _bits,
     "random_wrap": _wrap,
@@ -68,12 +61,4 @@ RANDOMS: dict[str, Template] = {
     "random_clone": lambda site: call("jax.random.clone", site.args[0]),
     "rng_bit_generator": _generator,
     "rng_uniform": lambda site: call("lax.rng_uniform", *site.args, param_text(site.params["shape"])),
-}
-
-COLLECTIVES: dict[str, Template] = {
-    "psum": _psum("psum"),
-    "psum_invariant": _psum("psum"),
-    "pmax": _psum("pmax"),
-    "pmin": _psum("pmin"),
-    "axis_index": lambda site: call("lax.axis_index", param_text(site.params["axis_name"])),
 }

@@ -1,0 +1,254 @@
+"""A jaxpr as the body of a Python function."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jax.extend import core as jex_core
+
+from .._jax_private import user_line
+from ..inline import inline
+from ..program import Atom, is_var
+from .constants import Constants
+from .expr import Expr, call, packed, tuple_text, wrap
+from .names import Names
+from .site import Site
+from .templates import TEMPLATES
+from .values import InexpressibleError, default_dtype, is_key, kind_of, number, param_text, primitive_text, typed_number
+
+Var = jex_core.Var
+Eqn = jex_core.JaxprEqn
+Env = dict[Var, Expr]
+
+# Cheap enough to stand inside the expression that uses them. All are elementwise or only move axes.
+FOLDABLE = frozenset("""
+    add add_any sub mul div neg exp log log1p expm1 tanh sqrt rsqrt sin cos abs max min square integer_pow
+    eq ne lt le gt ge and or xor not transpose convert_element_type broadcast_in_dim logistic squeeze
+    reduce_sum reduce_max reduce_min reduce_or reduce_and dot_general
+""".split())
+FOLDED_WIDTH = 36  # longer expressions get a name of their own
+
+
+class Block:
+    """The lines of one function, and where in the user's code the last of them came from."""
+
+    def __init__(self, indent: int) -> None:
+        self.indent = indent
+        self.lines: list[str] = []
+        self._source: str | None = None
+
+    def add(self, line: str) -> None:
+        self.lines += wrap(line, self.indent)
+
+    def at(self, source: str | None) -> None:
+        """Says which of the user's lines the next statements compute."""
+        if source is not None and source != self._source:
+            self.lines.append(f"{' ' * self.indent}# {source}")
+            self._source = source
+
+    def nested(self) -> Block:
+        return Block(self.indent + 4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Body:
+    """A jaxpr being written: who reads each var, and what stands for it."""
+
+    closed: jex_core.ClosedJaxpr
+    env: Env
+    block: Block
+    readers: dict[Var, list[Eqn]]
+    returned: Counter[Var]
+    producer: dict[Var, Eqn]
+
+    def used(self, var: Var) -> bool:
+        return bool(self.readers.get(var)) or var in self.returned
+
+
+Control = Callable[["Printer", Body, Eqn], None]  # writes an eqn that holds jaxprs
+
+
+@contextlib.contextmanager
+def naming(eqn: Eqn) -> Iterator[None]:
+    """Says which eqn it was that could not be written."""
+    try:
+        yield
+    except InexpressibleError as error:
+        line = user_line(eqn.source_info)
+        raise NotImplementedError(
+            f"{eqn.primitive.name}{f' ({line})' if line else ''} can't be written as Python source: {error}. "
+            "Save the plan as .jaxexport instead."
+        ) from error
+
+
+class Printer:
+    """Writes jaxprs; shares one set of names and constants across nested functions."""
+
+    def __init__(
+        self, names: Names, constants: Constants, control: Mapping[str, Control], *, x64: bool, platform: str
+    ) -> None:
+        self.names = names
+        self.constants = constants
+        self.control = control
+        self.x64 = x64
+        self.platform = platform
+        self.uses_primitives = False
+
+    # Functions
+
+    def flat(self, jaxpr: Any) -> jex_core.ClosedJaxpr:
+        closed = jaxpr if isinstance(jaxpr, jex_core.ClosedJaxpr) else jex_core.ClosedJaxpr(jaxpr, [])
+        return inline(closed, self.platform)
+
+    def body(self, closed: jex_core.ClosedJaxpr, inputs: Sequence[Expr], block: Block, skip: Iterable[Eqn] = ()) -> Body:
+        """Writes `closed`'s eqns into `block`; the caller writes the return. `closed` is flat."""
+        skipped = {id(eqn) for eqn in skip}
+        eqns = [eqn for eqn in closed.jaxpr.eqns if id(eqn) not in skipped]
+        readers: dict[Var, list[Eqn]] = {}
+        for eqn in eqns:
+            for var in (a for a in eqn.invars if is_var(a)):
+                readers.setdefault(var, []).append(eqn)
+        env: Env = dict(zip(closed.jaxpr.invars, inputs, strict=True))
+        for var, const in zip(closed.jaxpr.constvars, closed.consts, strict=True):
+            env[var] = self.constants.reference(const)
+        producer = {v: eqn for eqn in eqns for v in eqn.outvars}
+        returned = Counter(a for a in closed.jaxpr.outvars if is_var(a))
+        body = Body(closed, env, block, readers, returned, producer)
+        for eqn in eqns:
+            self._eqn(body, eqn)
+        return body
+
+    def results(self, body: Body) -> list[str]:
+        return [self.atom(body, a).text for a in body.closed.jaxpr.outvars]
+
+    def parameters(self, closed: jex_core.ClosedJaxpr, variables: Sequence[Var], bases: Sequence[str]) -> list[Expr]:
+        """A name for each of a nested function's own inputs; `_` for those that nothing reads."""
+        read = {a for eqn in closed.jaxpr.eqns for a in eqn.invars if is_var(a)}
+        read |= {a for a in closed.jaxpr.outvars if is_var(a)}
+        return [
+            Expr(self.names.numbered(base) if var in read else "_") for var, base in zip(variables, bases, strict=True)
+        ]
+
+    # Eqns
+
+    def _eqn(self, body: Body, eqn: Eqn) -> None:
+        if eqn.primitive.name in self.control:
+            with naming(eqn):
+                self.control[eqn.primitive.name](self, body, eqn)
+            return
+        expr = self._expression(body, eqn)
+        if self._folds(body, eqn, expr):
+            body.env[eqn.outvars[0]] = expr
+            return
+        self.assign(body, eqn, expr)
+
+    def _expression(self, body: Body, eqn: Eqn) -> Expr:
+        name = eqn.primitive.name
+        site = Site(
+            eqn,
+            tuple(self._argument(body, eqn, a) for a in eqn.invars),
+            tuple(self._operand(body, eqn, a) for a in eqn.invars),
+            self.x64,
+        )
+        with naming(eqn):
+            expr = TEMPLATES[name](site) if name in TEMPLATES else None
+            return self._bound(site) if expr is None else expr
+
+    def _bound(self, site: Site) -> Expr:
+        """The primitive itself, with all its parameters."""
+        function = primitive_text(site.eqn.primitive)
+        if function is None:
+            raise InexpressibleError(f"primitive {site.eqn.primitive.name} has no public name")
+        self.uses_primitives |= function.startswith("primitives.")
+        subfunctions, params = site.eqn.primitive.get_bind_params(site.params)
+        if subfunctions:
+            raise InexpressibleError("a function among its parameters")
+        return call(f"{function}.bind", *site.args, **{k: param_text(v) for k, v in sorted(params.items())})
+
+    def assign(self, body: Body, eqn: Eqn, expr: Expr, bases: Sequence[str] | None = None) -> None:
+        """`a, b = expr`, under a comment that names the user's line."""
+        body.block.at(user_line(eqn.source_info))
+        targets = self.bind_outputs(body, eqn.outvars, bases or [eqn.primitive.name] * len(eqn.outvars))
+        if not targets or (eqn.effects and set(targets) == {"_"}):
+            body.block.add(expr.text)
+            return
+        self.unpack(body.block, targets, expr.text, listed=eqn.primitive.multiple_results)
+
+    def unpack(self, block: Block, targets: Sequence[str], text: str, *, listed: bool) -> None:
+        if listed and len(targets) == 1 and (".bind(" in text or text.startswith("lax.split(")):
+            block.add(f"[{targets[0]}] = {text}")
+            return
+        left = ", ".join(targets)
+        block.add(f"{left if len(left) < 60 else tuple_text(targets)} = {text}")
+
+    def bind_outputs(self, body: Body, outvars: Sequence[Var], bases: Sequence[str]) -> list[str]:
+        targets = []
+        for var, base in zip(outvars, bases, strict=True):
+            target = self.names.of_primitive(base) if body.used(var) else "_"
+            body.env[var] = Expr(target)
+            targets.append(target)
+        return targets
+
+    def _folds(self, body: Body, eqn: Eqn, expr: Expr) -> bool:
+        if expr.is_name and len(eqn.outvars) == 1:
+            return True  # an identity: the same value under the same name
+        if self.is_predicate(body, eqn):
+            return True
+        var = eqn.outvars[0] if len(eqn.outvars) == 1 else None
+        readers = [] if var is None else body.readers.get(var, [])
+        if eqn.primitive.name not in FOLDABLE or len(readers) != 1 or var in body.returned or eqn.effects:
+            return False
+        here, there = user_line(eqn.source_info), user_line(readers[0].source_info)
+        return readers[0].primitive.name not in self.control and here == there and len(expr.text) <= FOLDED_WIDTH
+
+    def is_predicate(self, body: Body, eqn: Eqn) -> bool:
+        """True for the index that `lax.cond` makes of a boolean: written again, it makes it again."""
+        if eqn.primitive.name != "convert_element_type" or not is_var(eqn.invars[0]) or eqn.outvars[0] in body.returned:
+            return False
+        readers = body.readers.get(eqn.outvars[0], [])
+        choosers = [r for r in readers if r.primitive.name == "cond" and len(r.params["branches"]) == 2]
+        only_index = all(r.invars[0] is eqn.outvars[0] and eqn.outvars[0] not in r.invars[1:] for r in choosers)
+        return eqn.invars[0].aval.dtype == bool and len(choosers) == len(readers) > 0 and only_index
+
+    # Operands
+
+    def atom(self, body: Body, atom: Atom) -> Expr:
+        """`atom` with exactly its dtype and weak type, wherever it stands."""
+        if is_var(atom):
+            return body.env[atom]
+        return self._literal(atom, plain=atom.aval.weak_type and self._is_default(atom))
+
+    def _argument(self, body: Body, eqn: Eqn, atom: Atom) -> Expr:
+        if is_var(atom):
+            return body.env[atom]
+        return self._literal(atom, plain=self._is_default(atom) and self._harmless(eqn, atom))
+
+    def _operand(self, body: Body, eqn: Eqn, atom: Atom) -> Expr:
+        if is_var(atom):
+            return body.env[atom]
+        same = any(is_var(a) and not is_key(a.aval.dtype) and a.aval.dtype == atom.aval.dtype for a in eqn.invars)
+        return self._literal(atom, plain=same and self._harmless(eqn, atom))
+
+    def _harmless(self, eqn: Eqn, atom: Atom) -> bool:
+        """True where a weakly typed number in place of `atom` leaves the result's type as it was."""
+        return atom.aval.weak_type or any(is_var(a) and not getattr(a.aval, "weak_type", False) for a in eqn.invars)
+
+    def _is_default(self, atom: Atom) -> bool:
+        return atom.aval.dtype == default_dtype(kind_of(atom.aval.dtype), self.x64)
+
+    def _literal(self, atom: jex_core.Literal, *, plain: bool) -> Expr:
+        dtype = atom.aval.dtype
+        if is_key(dtype) or atom.aval.shape:
+            return self.constants.reference(atom.val)
+        large = kind_of(dtype) in "iu" and not -(2**31) <= int(atom.val) < 2**31
+        expr = number(atom.val, dtype) if plain and not large else typed_number(atom.val, dtype)
+        return self.constants.reference(atom.val) if expr is None else expr
+
+
+def returns(items: Sequence[str], empty: str = "()") -> str:
+    text = f"return {', '.join(items) or empty}"
+    return text if len(text) < 80 else f"return {packed(items)}"
