@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from jax._src import source_info_util
+from jax._src import source_info_util, traceback_util
 from jax.extend import source_info_util as public_source_info
+from jax.extend.core import unsafe_am_i_under_a_jit_DO_NOT_USE
 
 
 def user_frame(source_info: Any) -> tuple[str, int] | None:
@@ -32,3 +33,12 @@ def at_source(source_info: Any, name_stack: Any = None) -> Any:
 def register_as_internal(path: str) -> None:
     """Hides frames of the file or directory `path` from user frames and filtered tracebacks."""
     public_source_info.register_exclusion(path)
+
+
+def under_jit() -> bool:
+    """True while some `jit` is being traced; waits for a public `jax.core.trace_state_clean`."""
+    return bool(unsafe_am_i_under_a_jit_DO_NOT_USE())
+
+
+api_boundary = traceback_util.api_boundary
+"""Takes the frames of JAX and of memscope out of the traceback of an exception; waits for a public name."""

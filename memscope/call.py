@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import os
 from collections.abc import Callable, Iterator
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -150,26 +150,31 @@ def abstract_arguments(make_args: Callable[[], Any]) -> tuple[Any, ...]:
     )
 
 
-_OWN = os.path.dirname(__file__) + os.sep
-
-
 def user_traceback(error: BaseException, *own: str) -> TracebackType | None:
-    """The traceback of `error` from the user's first frame on, without memscope's frames.
+    """The traceback of `error` without memscope's frames, where the user's own code raised.
 
-    All of it where memscope itself failed: those frames then tell what happened.
+    All of it where no frame of the user's is left: memscope itself failed, and its frames tell where.
 
     Args:
       error: an exception that is being handled.
       own: further folders whose frames are not the user's.
     """
-    folders, frames = (_OWN, *own), _frames(error)
-    if not frames or _file(frames[-1]).startswith(folders):
+    hidden = (*_OWN, *own)
+    kept = [frame for frame in _frames(error) if not _file(frame).startswith(hidden)]
+    if all(_file(frame).startswith(_LIBRARIES) for frame in kept):
         return error.__traceback__
     rest: TracebackType | None = None
-    for frame in reversed(frames):
-        if not _file(frame).startswith((*folders, contextlib.__file__)):
-            rest = TracebackType(rest, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    for frame in reversed(kept):
+        rest = TracebackType(rest, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return rest
+
+
+def _folder(module: ModuleType) -> str:
+    return os.path.dirname(module.__file__ or "") + os.sep
+
+
+_OWN = (os.path.dirname(__file__) + os.sep, contextlib.__file__, "<frozen ")  # and what stands between ours and theirs
+_LIBRARIES = (_folder(jax), _folder(np))
 
 
 def _frames(error: BaseException) -> list[TracebackType]:

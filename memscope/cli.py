@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.metadata
 import json
 import pathlib
 import sys
@@ -12,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from . import __version__
 from .errors import LimitError, TargetError
 from .options import UsageError, add_options, add_rewrite_options, read_options, writable_path
 
@@ -77,20 +77,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="memscope", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--version", action="version", version=f"memscope {_version()}")
+    parser.add_argument("--version", action="version", version=f"memscope {__version__}")
     commands = parser.add_subparsers(required=True, metavar="{profile,plan,demo}", title="commands")
     _add_profile(commands)
     _add_plan(commands)
     demo = commands.add_parser("demo", help="nearest neighbours of real digits in a tenth of the memory")
     demo.set_defaults(command=_demo)
     return parser
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("memscope-jax")
-    except importlib.metadata.PackageNotFoundError:
-        return "(run from source, not installed)"
 
 
 def _add_profile(commands: Any) -> None:

@@ -259,6 +259,8 @@ def _work(eqn: Eqn, body: tuple[Estimate, float] | None) -> float:
     if name in VIEWS or name in MOVES or name in ("dynamic_slice", "dynamic_update_slice"):
         return 0.0
     size = max((_size(a) for a in (*eqn.invars, *eqn.outvars)), default=0)
+    if name in UPDATES:
+        size = _size(eqn.invars[UPDATES[name]])
     return float(size * (8 if name in EXPENSIVE else math.log2(max(2, size)) if name == "sort" else 1))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import importlib.util
+import inspect
 import pathlib
 import sys
 import textwrap
@@ -36,31 +37,29 @@ def run_demo(folder: pathlib.Path) -> int:
 
     folder.mkdir(exist_ok=True)
     knn = _write_example(folder)
-    args = knn.make_args()
+    queries, points = args = knn.make_args()
 
-    _title("The function", f"{folder}/knn.py")
-    queries, points = args
-    print(f"Ten nearest of {len(points):,} handwritten digits, for each of {len(queries):,} noisy copies:\n")
-    print(textwrap.indent(_source_of(knn), "    "))
+    _title(1, "A function", f"{folder}/knn.py")
+    print(f"The ten nearest of {len(points):,} handwritten digits, for each of {len(queries):,} noisy copies:\n")
+    print(textwrap.indent(inspect.getsource(knn.nearest).rstrip(), "    "))
 
-    _title("Where its memory goes", "before anything runs")
+    _title(2, "Where its memory goes", "compiled, not run")
     profile = memscope.profile(knn.nearest, *args)
     print(profile)
 
     limit = profile.argument_bytes + profile.output_bytes + profile.temp_bytes // 10
-    _title(f"The same in {format_bytes(limit)}", "arguments, results and a tenth of the temporaries")
+    _title(3, f"The same in {format_bytes(limit)}", "arguments, results and a tenth of the temporaries")
     start = time.perf_counter()
     plan = memscope.plan(knn.nearest, *args, limit=limit)
-    print(plan.explain())
-    print(f"\nPlanned in {time.perf_counter() - start:.1f} s.")
+    print(f"{plan.explain().rstrip()}\n\nPlanned in {time.perf_counter() - start:.1f} s.")
 
-    _title("Both, run and measured", "each in a process of its own")
+    _title(4, "Both, run and measured", "each peak in a fresh process")
     check = plan.check(*args)
-    accuracy = knn.accuracy(plan.fn(*args)[1])
     print(_comparison(profile, plan, check, _measured_original(knn, args)))
-    print(f"\nValues: {_verdict(check)}. Ten neighbours name the right digit in {accuracy:.1%} of the cases.")
+    print(f"\nThe values {_verdict(check)}.")
+    print(f"Ten neighbours name the right digit for {knn.accuracy(plan.fn(*args)[1]):.1%} of the noisy copies.")
 
-    _title("What is left for you", f"in {folder}/")
+    _title(5, "What you have now", f"{folder}/")
     _write_results(folder, profile, plan)
     print(_next_steps(folder, limit))
     return 0 if check.ok else 1
@@ -73,12 +72,6 @@ def _write_example(folder: pathlib.Path) -> ModuleType:
     from .load import load_function
 
     return sys.modules[load_function(f"{path}:nearest").__module__]
-
-
-def _source_of(knn: ModuleType) -> str:
-    import inspect
-
-    return inspect.getsource(knn.nearest)
 
 
 def _measured_original(knn: ModuleType, args: tuple[Any, ...]) -> int | None:
@@ -109,7 +102,7 @@ def _seconds_or_dash(seconds: float | None) -> str:
 
 
 def _verdict(check: Check) -> str:
-    return f"agree ({check.how})" if check.ok else f"DIFFER by {check.max_abs_err:g} ({check.how})"
+    return "agree" if check.ok else f"do NOT agree: {check.how}"
 
 
 def _write_results(folder: pathlib.Path, profile: Profile, plan: Plan) -> None:
@@ -125,12 +118,12 @@ def _write_results(folder: pathlib.Path, profile: Profile, plan: Plan) -> None:
 
 def _next_steps(folder: pathlib.Path, limit: int) -> str:
     return f"""
-Now with a function of your own, or first with this one:
+Next, the same from a shell, and then with a function of your own:
 
     memscope plan {folder}/knn.py:nearest --args {folder}/knn.py:make_args --limit {limit >> 20}MiB
 """
 
 
-def _title(text: str, aside: str) -> None:
-    bold, plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() else ("", "")
-    print(f"\n{bold}{text}{plain}, {aside}\n")
+def _title(number: int, text: str, aside: str) -> None:
+    bold, faint, plain = ("\033[1m", "\033[2m", "\033[0m") if sys.stdout.isatty() else ("", "", "")
+    print(f"\n{bold}{number}. {text}{plain}  {faint}({aside}){plain}\n", flush=True)

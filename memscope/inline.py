@@ -42,6 +42,15 @@ def inline(closed: ClosedJaxpr, platform: str) -> ClosedJaxpr:
     return jex_core.ClosedJaxpr(jaxpr, [c for _, c in kept])
 
 
+def has_custom_derivatives(jaxpr: Jaxpr) -> bool:
+    """True where a `custom_jvp` or `custom_vjp` function is called anywhere inside."""
+    return any(
+        eqn.primitive.name.startswith(("custom_jvp_call", "custom_vjp_call"))
+        or any(has_custom_derivatives(inner) for inner in jex_core.jaxprs_in_params(eqn.params))
+        for eqn in jaxpr.eqns
+    )
+
+
 class _Flattener:
     def __init__(self, platform: str) -> None:
         self.platform = platform

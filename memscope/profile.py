@@ -9,10 +9,11 @@ from typing import Any
 
 from .compile import Build, Compiled, compile_program
 from .hlo.assignment import parse_assignment
-from .hlo.liveness import Kind, LiveBuffer, Liveness, liveness
+from .hlo.liveness import LiveBuffer, Liveness, liveness
 from .hlo.module import Index, Instruction, parse_module
 from .hlo.origin import Origin, Origins
 from .hlo.path import is_computed, peak_path
+from .hlo.place import Kind
 from .program import Program
 from .target import Target, resolve
 from .trace import check_keywords, trace
@@ -100,7 +101,7 @@ class Profile:
         """The largest buffer at the peak that the function makes itself; an argument where it makes none."""
         live = [b for b in self.buffers if b.live_at_peak and b.bytes]
         made = [b for b in live if b.kind in ("temporary", "output")]
-        return (made or live or [None])[0]
+        return next(iter(made or live), None)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as lists, dicts, numbers and strings, for JSON."""
@@ -261,7 +262,7 @@ class _View:
         return [self._argument(n, None) for n in range(len(self.program.jaxpr.invars)) if n not in present]
 
     def _argument(self, number: int, buffer: LiveBuffer | None) -> Buffer:
-        aval = self.program.jaxpr.invars[number].aval
+        aval: Any = self.program.jaxpr.invars[number].aval
         parameter = self.module.entry.parameters.get(number + self.tokens)
         return Buffer(
             name=self.program.argument_names[number],

@@ -30,6 +30,7 @@ class Program:
     argument_names: tuple[str, ...]
     donated: tuple[bool, ...]
     x64: bool
+    custom_derivatives: bool = False
 
     @property
     def jaxpr(self) -> jex_core.Jaxpr:

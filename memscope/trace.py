@@ -12,7 +12,7 @@ import numpy as np
 
 from ._jax_private import user_line
 from .errors import hide_frames
-from .inline import inline
+from .inline import has_custom_derivatives, inline
 from .program import Program
 
 RESERVED = ("limit", "target", "best_effort", "static_argnums", "static_argnames", "donate_argnums", "progress")
@@ -63,6 +63,7 @@ def trace(
         ),
         donated=tuple(info.donated for _, info in infos),
         x64=bool(jax.config.jax_enable_x64) or _has_64_bits(closed),
+        custom_derivatives=has_custom_derivatives(traced.jaxpr.jaxpr),
     )
 
 

@@ -46,7 +46,7 @@ def make_args():
 
 
 def huge_args():
-    return jnp.ones((10_000_000, 16)), jnp.ones((4, 16))
+    return jnp.ones((10_000_000, 16)), jnp.ones((40, 16))
 
 
 def listed_args():

@@ -40,8 +40,6 @@ def read_line(shell: InteractiveShell, text: str) -> Cell:
 
 def read_cell(shell: InteractiveShell, text: str) -> Cell:
     """The cell under the magic's line: its last expression is the call; raises as `read_line`."""
-    if not text.strip():
-        raise UsageError(f"the cell is empty: {_EXPECTED}, on its last line.")
     return _read(shell, text, lines_before=1)
 
 

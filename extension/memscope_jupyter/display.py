@@ -36,20 +36,18 @@ class Report:
             self._draw({"text/plain": line})
 
     def show_profile(self, profile: Profile) -> None:
-        line = profile_line(profile, self._call, self._options)
         if self._options.quiet:
-            print(line)
-            return
-        self._draw(_bundle(profile, str(profile), "Give a --limit to get a version that fits it."))
+            print(profile_line(profile, self._call, self._options))
+        else:
+            self._draw(_bundle(profile, str(profile), "With --limit SIZE: a version that fits it."))
         self._handle = None  # a plan that follows is shown below it
 
     def show_plan(self, plan: Plan, name: str) -> None:
-        line = plan_line(plan, self._call, self._options)
         exported = f", written to {self._options.export}" if self._options.export else ""
         if self._options.quiet:
-            print(f"{line}: {name}{exported}")
-            return
-        self._draw(_bundle(plan, f"{line}\n\n{plan.explain()}", f"{name} is the version that fits{exported}."))
+            print(f"{plan_line(plan, self._call, self._options)}: {name}{exported}")
+        else:
+            self._draw(_bundle(plan, plan.explain().rstrip(), f"{name} is the version that fits{exported}."))
 
     def _draw(self, bundle: dict[str, str]) -> None:
         if self._handle is None:

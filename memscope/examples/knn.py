@@ -19,10 +19,11 @@ def nearest(queries, points):
 
 
 def make_args():
-    """The digits, 8 x 8 pixels each, and noisy copies of them to look up."""
+    """The digits, 8 x 8 pixels of 17 grey levels each, and noisy copies of them to look up."""
     digits = load_digits().data.astype(np.float32)
     noise = np.random.default_rng(0).normal(scale=4, size=(COPIES, *digits.shape))
-    queries = (digits + noise).astype(np.float32).reshape(-1, digits.shape[1])
+    # Whole grey levels: every distance is a whole number, and ties are broken the same way however it is summed.
+    queries = np.rint(digits + noise).astype(np.float32).reshape(-1, digits.shape[1])
     return queries, digits
 
 

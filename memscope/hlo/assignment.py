@@ -73,9 +73,7 @@ def _allocation(proto: hlo_pb2.BufferAllocation, position: dict[int, Position]) 
         parameter=proto.parameter_number if proto.is_entry_computation_parameter else None,
         holds_result=proto.maybe_live_out,
         is_constant=proto.is_constant,
-        slots=tuple(
-            Slot(a.logical_buffer_id, position[a.logical_buffer_id], a.offset, a.size) for a in proto.assigned
-        ),
+        slots=tuple(Slot(a.logical_buffer_id, position[a.logical_buffer_id], a.offset, a.size) for a in proto.assigned),
     )
 
 

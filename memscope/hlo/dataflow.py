@@ -8,7 +8,9 @@ from .assignment import Position
 from .module import Computation, Index, Instruction, Module, Shape
 
 # Results of these are their operand under another shape or name.
-_PASSES_ON = frozenset({"bitcast", "opt-barrier", "add-dependency", "domain", "copy-done", "async-done", "async-update"})
+_PASSES_ON = frozenset(
+    {"bitcast", "opt-barrier", "add-dependency", "domain", "copy-done", "async-done", "async-update"}
+)
 RUNS_COMPUTATIONS = frozenset({"while", "conditional", "call", "async-start"})
 
 

@@ -98,9 +98,8 @@ def _steps(schedule: Schedule) -> tuple[tuple[Instruction, ...], ToSteps]:
 def _placed(
     flow: Dataflow, assignment: Assignment, schedule: Schedule, ranges: dict[Position, Span], to_steps: ToSteps
 ) -> list[LiveBuffer]:
-    owner = {s.position: s.value for a in assignment.allocations for s in a.slots}
     sharing = Sharing()
-    seen: dict[Position, int] = {position: value for position, value in owner.items()}
+    seen: dict[Position, int] = {s.position: s.value for a in assignment.allocations for s in a.slots}
     for value, position in assignment.shared:
         sharing.join(seen.setdefault(position, value), value)
     members: dict[object, list[tuple[Allocation, Slot]]] = {}
@@ -121,8 +120,7 @@ def _placed(
             kind = _kind(allocation, bool(results & set(values)))
             size = max(s.bytes for _, s in group)
             buffers.append(
-                LiveBuffer(values, shape, size, kind, spans, allocation.parameter if kind == "argument" else None,
-                           allocation.index, slot.offset)
+                LiveBuffer(values, shape, size, kind, spans, allocation.parameter, allocation.index, slot.offset)
             )
     return buffers
 

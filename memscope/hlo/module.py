@@ -28,11 +28,16 @@ _ELEMENTS: dict[int, tuple[str, int]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """An array's dtype and dimensions, or a tuple of shapes (dtype "tuple"); tokens have 0 bytes."""
+    """An array's dtype and dimensions, or a tuple of shapes (dtype "tuple"); tokens have 0 bytes.
+
+    Attributes:
+      layout: the dimensions from the fastest varying to the slowest.
+    """
 
     dtype: str
     dimensions: tuple[int, ...] = ()
     elements: tuple[Shape, ...] = ()
+    layout: tuple[int, ...] = ()
 
     @functools.cached_property
     def bytes(self) -> int:
@@ -188,7 +193,7 @@ def _shape(proto: hlo_pb2.Shape) -> Shape:
     if proto.element_type == _TUPLE:
         return Shape("tuple", (), tuple(_shape(s) for s in proto.tuple_shapes))
     name, _ = _ELEMENTS.get(proto.element_type, ("token", 0))
-    return Shape(name, tuple(proto.dimensions))
+    return Shape(name, tuple(proto.dimensions), (), tuple(proto.layout.minor_to_major))
 
 
 def _lines(index: hlo_pb2.StackFrameIndex) -> list[tuple[str, int] | None]:

@@ -34,7 +34,7 @@ def peak_path(live: Liveness, buffer: LiveBuffer) -> tuple[Position, ...]:
     freeing = live.steps[buffer.freed_at]
     if buffer.kind in ("temporary", "constant") and freeing.id != made[0]:
         first = next((index for index, _ in freeing.shape.leaves()), ())
-        chain.append(flow.value((freeing.id, first)) if freeing.opcode in ("while", "conditional") else (freeing.id, first))
+        chain.append((freeing.id, first))
     return tuple(chain)
 
 

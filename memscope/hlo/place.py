@@ -15,7 +15,7 @@ Kind = Literal["argument", "output", "temporary", "constant"]
 # A result may take the place of an operand that dies only if it is computed element by element from it.
 _MOVES_ELEMENTS = frozenset(
     {
-        "all-gather", "bitcast", "broadcast", "cholesky", "concatenate", "convolution", "copy", "custom-call", "dot", "fft",
+        "all-gather", "bitcast", "broadcast", "cholesky", "concatenate", "convolution", "custom-call", "dot", "fft",
         "gather", "iota", "pad", "reduce", "reduce-window", "reshape", "reverse", "rng-bit-generator", "slice",
         "dynamic-slice", "select-and-scatter", "transpose", "while", "conditional", "call", "parameter", "constant",
     }
@@ -71,10 +71,10 @@ def place(flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span]) -> l
     for value in sorted(ranges, key=lambda v: (schedule.time.get(v[0], 0), v[1])):
         if not module.instructions[value[0]].shape.at(value[1]).is_tuple:
             members.setdefault(sharing.root(value), []).append(value)
-    lent = _lent(flow, schedule, ranges, frozenset(values[0] for values in members.values()))
     results = result_values(flow)
-    groups = [_group(module, tuple(values), ranges, lent, results) for values in members.values()]
-    return _host(groups)
+    lendings = list(_lendings(flow, schedule, ranges))
+    groups = [_group(module, tuple(values), ranges, results) for values in members.values()]
+    return _lend(_host(groups, dict(lendings), ranges), lendings, ranges)
 
 
 def result_values(flow: Dataflow) -> frozenset[Position]:
@@ -87,15 +87,11 @@ def _group(
     module: Module,
     values: tuple[Position, ...],
     ranges: dict[Position, Span],
-    lent: frozenset[Position],
     results: frozenset[Position],
 ) -> Group:
     first = module.instructions[values[0][0]]
-    entry = module.entry
-    parameter = next(
-        (p.parameter_number for v in values for p in [module.instructions[v[0]]] if entry.parameters.get(p.parameter_number) is p),
-        None,
-    )
+    arguments = {p.id: number for number, p in module.entry.parameters.items()}
+    parameter = next((arguments[i] for i, _ in values if i in arguments), None)
     kind: Kind = "temporary"
     if parameter is not None:
         kind = "argument"
@@ -104,8 +100,7 @@ def _group(
     elif first.opcode == "constant":
         kind = "constant"
     shape = first.shape.at(values[0][1])
-    spans = tuple((ranges[v][0], ranges[v][1] - (v in lent)) for v in values)
-    return Group(values, shape, shape.bytes, kind, tuple(s for s in spans if s[0] <= s[1]) or spans[:1], parameter)
+    return Group(values, shape, shape.bytes, kind, tuple(ranges[v] for v in values), parameter)
 
 
 def _must_share(flow: Dataflow) -> Iterator[tuple[Position, Position]]:
@@ -153,60 +148,80 @@ def _past_bitcasts(by_id: dict[int, Instruction], instruction: Instruction) -> I
     return instruction
 
 
-def _lent(
-    flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span], unplaced: frozenset[Position]
-) -> frozenset[Position]:
-    """Values whose memory goes over to the result of the instruction that reads them last.
-
-    Args:
-      unplaced: values that are the first in their memory; others have their place already.
-    """
-    lent: set[Position] = set()
+def _lendings(flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span]) -> Iterator[tuple[Position, Position]]:
+    """(lender, borrower) of each result that may take the place of an operand read for the last time."""
+    instructions = flow.module.instructions
     for time, instruction in enumerate(schedule.instructions):
         for index, shape in instruction.shape.leaves():
-            if (instruction.id, index) not in unplaced:
+            result = instruction.id, index
+            if flow.value(result) != result:
                 continue
             for number, operand in enumerate(instruction.operands):
                 value = flow.value((operand, ()))
-                if (
-                    value not in lent
-                    and ranges.get(value, (0, -1))[1] == time
-                    and flow.module.instructions[value[0]].shape.at(value[1]).bytes == shape.bytes
-                    and _elementwise(flow.module, instruction, number)
-                ):
-                    lent.add(value)
-                    break
-    return frozenset(lent)
+                dies = value in ranges and ranges[value][1] == time
+                alike = dies and instructions[value[0]].shape.at(value[1]) == shape
+                if alike and _elementwise(flow.module, instruction, number):
+                    yield value, result
 
 
 def _elementwise(module: Module, instruction: Instruction, operand: int) -> bool:
     if instruction.opcode != "fusion":
-        return instruction.opcode not in _MOVES_ELEMENTS
+        return instruction.opcode != "copy" and instruction.opcode not in _MOVES_ELEMENTS
     if instruction.fusion_kind not in ("kLoop", "kInput"):
         return False
     inner = module.by_id[instruction.called[0]]
     reached = {inner.parameters[operand].id}
     for i in inner.instructions:  # operands first
         if i.id not in reached and any(o in reached for o in i.operands):
-            if i.opcode in _MOVES_ELEMENTS and i.opcode != "copy":
+            if i.opcode in _MOVES_ELEMENTS:
                 return False
             reached.add(i.id)
     return True
 
 
-def _host(groups: list[Group]) -> list[Group]:
-    """Marks the temporaries that fit into a result's memory while the result is not there yet."""
+def _lend(groups: list[Group], lendings: list[tuple[Position, Position]], ranges: dict[Position, Span]) -> list[Group]:
+    """Ends each lender one step sooner: from then on its borrower counts.
+
+    Only a buffer of temporaries that has no place yet can borrow, and only from one that is no result's.
+    """
+    first = {g.values[0] for g in groups if g.kind == "temporary" and not g.hosted}
+    own = {v for g in groups if g.kind == "temporary" and not g.hosted for v in g.values}
+    lent: set[Position] = set()
+    for lender, borrower in lendings:
+        if lender in own and borrower in first and lender not in lent:
+            lent.add(lender)
+            first.remove(borrower)
+    return [dataclasses.replace(g, spans=tuple(_until(ranges[v], v in lent) for v in g.values)) for g in groups]
+
+
+def _until(span: Span, lent: bool) -> Span:
+    return (span[0], max(span[0], span[1] - 1)) if lent else span
+
+
+def _host(groups: list[Group], lendings: dict[Position, Position], ranges: dict[Position, Span]) -> list[Group]:
+    """Marks the temporaries that fit into a result's memory while nothing else is there."""
     hosts = sorted((g for g in groups if g.kind == "output"), key=lambda g: g.bytes)
-    taken = [list(g.spans) for g in hosts]
+    guests = [list(g.values) for g in hosts]
     hosted: set[int] = set()
-    for group in sorted((g for g in groups if g.kind == "temporary"), key=lambda g: -g.bytes):
-        for host, spans in zip(hosts, taken, strict=True):
-            if group.bytes <= host.bytes and not _overlap(spans, group.spans):
-                spans.extend(group.spans)
+    temporaries = (g for g in groups if g.kind == "temporary")
+    for group in sorted(temporaries, key=lambda g: (-g.bytes, -sum(end - start for start, end in g.spans))):
+        for host, values in zip(hosts, guests, strict=True):
+            if group.bytes <= host.bytes and not _interfere(group.values, values, lendings, ranges):
+                values.extend(group.values)
                 hosted.add(id(group))
                 break
     return [dataclasses.replace(g, hosted=True) if id(g) in hosted else g for g in groups]
 
 
-def _overlap(a: Iterable[Span], b: Iterable[Span]) -> bool:
-    return any(x[0] <= y[1] and y[0] <= x[1] for x in a for y in b)
+def _interfere(
+    ours: Iterable[Position],
+    theirs: list[Position],
+    lendings: dict[Position, Position],
+    ranges: dict[Position, Span],
+) -> bool:
+    for a in ours:
+        for b in theirs:
+            (start, end), (other_start, other_end) = ranges[a], ranges[b]
+            if start <= other_end - (lendings.get(b) == a) and other_start <= end - (lendings.get(a) == b):
+                return True
+    return False

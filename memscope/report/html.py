@@ -71,7 +71,7 @@ def profile_fragment(profile: Profile) -> str:
 
 def _account(profile: Profile) -> str:
     title, *rest = text.account(profile)
-    lines = "".join(f'<p{"" if k == 0 else " class=ms-note"}>{escape(line.strip())}</p>' for k, line in enumerate(rest))
+    lines = "".join(f"<p{'' if k == 0 else ' class=ms-note'}>{escape(line.strip())}</p>" for k, line in enumerate(rest))
     return f"<h2>{escape(title)}</h2>{lines}"
 
 
@@ -90,7 +90,8 @@ def _timeline(profile: Profile) -> str:
         f'<svg viewBox="0 0 {_LEFT + width + 8} {_TOP + height + _BOTTOM}" role="img" aria-label="{escape(label)}">'
         f"{_scale(top)}{bars}{_peak_mark(peak_at, len(steps))}"
         f'<text x="{_LEFT}" y="{_TOP + height + 20}">step 1</text>'
-        f'<text x="{_LEFT + width}" y="{_TOP + height + 20}" text-anchor="end">step {len(profile.timeline)}</text></svg>'
+        f'<text x="{_LEFT + width}" y="{_TOP + height + 20}" text-anchor="end">'
+        f"step {len(profile.timeline)}</text></svg>"
         f"<p>{_key('argument', 'arguments, results, constants')}{_key('temporary', 'temporaries')}</p>"
         f"<p class=ms-note>{escape(label)}.</p>"
     )
@@ -148,8 +149,8 @@ def _table(profile: Profile) -> str:
     head = "<th class=ms-n>bytes</th><th>array</th><th>made by</th><th>line</th><th>steps</th><th>in use</th>"
     keys = "".join(_key(kind, kind) for kind in ("argument", "output", "temporary", "constant"))
     return (
-        f"<h3>Largest buffers</h3><div class=ms-scroll><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-        f"</div><p>{keys}{_key('peak', 'at the peak')}</p>{more}"
+        f"<h3>Largest buffers</h3><div class=ms-scroll><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
+        f"</table></div><p>{keys}{_key('peak', 'at the peak')}</p>{more}"
     )
 
 
@@ -157,7 +158,7 @@ def _row(buffer: Buffer, profile: Profile) -> str:
     made = f"argument {buffer.name}" if buffer.kind == "argument" else buffer.op
     cells = (f"<code>{escape(c)}</code>" for c in (text.array(buffer), made, buffer.source or ""))
     return (
-        f"<tr{' class=ms-peak' if buffer.live_at_peak else ''} title=\"{escape(buffer.hlo)}\">"
+        f'<tr{" class=ms-peak" if buffer.live_at_peak else ""} title="{escape(buffer.hlo)}">'
         f"<td class=ms-n>{format_bytes(buffer.bytes)}</td>{_cells(cells)}"
         f"<td>{escape(text.lifetime(buffer, profile))}</td><td>{_lifetime_bar(buffer, profile)}</td></tr>"
     )
@@ -189,7 +190,4 @@ def _path(profile: Profile) -> str:
             f"<li>{escape(size)} <code>{escape(what)}</code> {escape(line)} "
             f"<span class=ms-note><code>{escape(instruction)}</code></span></li>"
         )
-    return (
-        "<h3>How the largest buffer at the peak comes about, and what lets it go</h3>"
-        f"<ol>{''.join(items)}</ol>"
-    )
+    return f"<h3>How the largest buffer at the peak comes about, and what lets it go</h3><ol>{''.join(items)}</ol>"

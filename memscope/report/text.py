@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -103,7 +104,7 @@ def buckets(profile: Profile, count: int) -> list[int]:
     """The step with the most bytes of each of `count` stretches of the timeline; all steps where they fit."""
     steps = len(profile.timeline)
     edges = [steps * k // count for k in range(count + 1)] if steps > count else list(range(steps + 1))
-    stretches = zip(edges, edges[1:], strict=False)
+    stretches = itertools.pairwise(edges)
     return [max(range(start, end), key=profile.timeline.__getitem__) for start, end in stretches]
 
 
@@ -168,4 +169,3 @@ def path_step(name: str, buffer: Buffer | None) -> tuple[str, str, str, str]:
         return "", name, "", ""
     what = f"{array(buffer)} {buffer.op}" + (f" {buffer.name}" if buffer.kind == "argument" else "")
     return format_bytes(buffer.bytes), name, what, buffer.source or ""
-

@@ -51,6 +51,7 @@ def _signature(names: Sequence[str]) -> str:
 def _define(printer: Printer, outer: Block, name: str, parameters: Sequence[str], inner: Block) -> None:
     outer.add(f"def {name}({_signature(list(parameters))}):")
     outer.lines += inner.lines
+    outer.gap()
 
 
 def _scan(printer: Printer, body: Body, eqn: Eqn) -> None:
@@ -269,6 +270,7 @@ def _shard_map(printer: Printer, body: Body, eqn: Eqn) -> None:
 
 
 def _at(body: Body, eqn: Eqn) -> None:
+    body.block.gap()
     body.block.at(user_line(eqn.source_info))
 
 

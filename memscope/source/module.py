@@ -50,9 +50,7 @@ def python_source(
       ValueError: the program's constants are too large for source.
     """
     names = Names()
-    function, safe = names.exact(f"_{identifier(name)}"), names.exact(f"{identifier(name)}_safe")
-    for reserved in ("_ARGUMENTS", "_compiled", "_traced"):
-        names.exact(reserved)
+    safe, function = names.exact(f"{identifier(name)}_safe"), f"_{identifier(name)}"
     inputs = arguments(in_tree, argument_names, names)
     constants = Constants(names)
     wide = not x64 and any(_is_64_bit(v.aval) for v in _variables(closed.jaxpr))
@@ -65,11 +63,7 @@ def python_source(
     page = _Page(function, safe, inputs, returned, header, dict(compiler_options), x64)
     types = [f"{v.aval.dtype}{list(v.aval.shape)}" for v in closed.jaxpr.invars]
     used = {leaf for leaf, v in zip(_leaves(inputs), flat.jaxpr.invars, strict=True) if body.used(v)}
-    lines = [
-        *_docstring(header),
-        "",
-        *_imports(constants, printer),
-        "",
+    code = [
         *([*constants.module_lines, ""] if constants.module_lines else []),
         *_type_table(inputs, types),
         "",
@@ -83,7 +77,7 @@ def python_source(
         *_wrapper(page),
         "",
     ]
-    return "\n".join(lines)
+    return "\n".join([*_docstring(header), "", *_imports("\n".join(code), constants), "", *code])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,14 +118,15 @@ def _docstring(header: str) -> list[str]:
     return [f'"""{lines[0]}', *lines[1:], '"""']
 
 
-def _imports(constants: Constants, printer: Printer) -> Iterator[str]:
+def _imports(code: str, constants: Constants) -> Iterator[str]:
     if constants.uses_base64:
         yield from ("import base64", "")
     yield from ("import jax", "import jax.numpy as jnp")
     if constants.uses_numpy:
         yield "import numpy as np"
-    yield "from jax import lax"
-    if printer.uses_primitives:
+    if "lax." in code:
+        yield "from jax import lax"
+    if "primitives." in code:
         yield "from jax.extend.core import primitives"
 
 
@@ -199,19 +194,21 @@ def _donation(inputs: Sequence[Argument], donated: Sequence[bool]) -> str:
 
 def _wrapper(page: _Page) -> Iterator[str]:
     yield from wrap(f"def {page.safe}({page.parameters}):", 0)
-    yield f'    """The function that this module is for; its arguments are checked against _ARGUMENTS.'
     if page.returned.flat:
+        yield '    """Checks the arguments and computes; call this one.'
         yield ""
-        yield "    Its result has custom pytree nodes, which no source can stand for: the leaves are returned"
+        yield "    The result has custom pytree nodes, which no source can stand for: its leaves are returned"
         yield "    as a flat tuple, in the order of `jax.tree.leaves`."
-    yield '    """'
+        yield '    """'
+    else:
+        yield '    """Checks the arguments and computes; call this one."""'
     yield f"    with jax.enable_x64({page.x64}):"
     yield from wrap(f"leaves = jax.tree.leaves({page.everything})", 8)
-    yield "        given = [f\"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}\" for leaf in leaves]"
+    yield '        given = [f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}" for leaf in leaves]'
     yield "        wanted = [text for _, text in _ARGUMENTS]"
     yield "        if given != wanted:"
     yield "            # Another shape would give wrong values: the sizes are written into the code."
-    yield f"            raise TypeError(f\"{page.safe} takes {{_ARGUMENTS}}, not {{given}}\")"
+    yield f'            raise TypeError(f"{page.safe} takes {{wanted}}, not {{given}}")'
     if page.options:
         yield "        # With constant arguments only the trace of an outer jit shows in a new array."
         yield "        probe = [*leaves, jnp.zeros(())]"

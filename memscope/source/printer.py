@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jax.extend import core as jex_core
@@ -25,11 +25,13 @@ Eqn = jex_core.JaxprEqn
 Env = dict[Var, Expr]
 
 # Cheap enough to stand inside the expression that uses them. All are elementwise or only move axes.
-FOLDABLE = frozenset("""
+FOLDABLE = frozenset(
+    """
     add add_any sub mul div neg exp log log1p expm1 tanh sqrt rsqrt sin cos abs max min square integer_pow
     eq ne lt le gt ge and or xor not transpose convert_element_type broadcast_in_dim logistic squeeze
     reduce_sum reduce_max reduce_min reduce_or reduce_and dot_general
-""".split())
+""".split()
+)
 FOLDED_WIDTH = 36  # longer expressions get a name of their own
 
 
@@ -49,6 +51,10 @@ class Block:
         if source is not None and source != self._source:
             self.lines.append(f"{' ' * self.indent}# {source}")
             self._source = source
+
+    def gap(self) -> None:
+        if self.lines and self.lines[-1]:
+            self.lines.append("")
 
     def nested(self) -> Block:
         return Block(self.indent + 4)
@@ -96,7 +102,6 @@ class Printer:
         self.control = control
         self.x64 = x64
         self.platform = platform
-        self.uses_primitives = False
 
     # Functions
 
@@ -104,10 +109,9 @@ class Printer:
         closed = jaxpr if isinstance(jaxpr, jex_core.ClosedJaxpr) else jex_core.ClosedJaxpr(jaxpr, [])
         return inline(closed, self.platform)
 
-    def body(self, closed: jex_core.ClosedJaxpr, inputs: Sequence[Expr], block: Block, skip: Iterable[Eqn] = ()) -> Body:
+    def body(self, closed: jex_core.ClosedJaxpr, inputs: Sequence[Expr], block: Block) -> Body:
         """Writes `closed`'s eqns into `block`; the caller writes the return. `closed` is flat."""
-        skipped = {id(eqn) for eqn in skip}
-        eqns = [eqn for eqn in closed.jaxpr.eqns if id(eqn) not in skipped]
+        eqns = closed.jaxpr.eqns
         readers: dict[Var, list[Eqn]] = {}
         for eqn in eqns:
             for var in (a for a in eqn.invars if is_var(a)):
@@ -123,6 +127,10 @@ class Printer:
         return body
 
     def results(self, body: Body) -> list[str]:
+        """What the function returns, in order; a single result may be a whole expression."""
+        last = body.closed.jaxpr.outvars[0] if len(body.closed.jaxpr.outvars) == 1 else None
+        if last in body.producer and not body.env[last].is_name:
+            body.block.at(user_line(body.producer[last].source_info))
         return [self.atom(body, a).text for a in body.closed.jaxpr.outvars]
 
     def parameters(self, closed: jex_core.ClosedJaxpr, variables: Sequence[Var], bases: Sequence[str]) -> list[Expr]:
@@ -163,11 +171,7 @@ class Printer:
         function = primitive_text(site.eqn.primitive)
         if function is None:
             raise InexpressibleError(f"primitive {site.eqn.primitive.name} has no public name")
-        self.uses_primitives |= function.startswith("primitives.")
-        subfunctions, params = site.eqn.primitive.get_bind_params(site.params)
-        if subfunctions:
-            raise InexpressibleError("a function among its parameters")
-        return call(f"{function}.bind", *site.args, **{k: param_text(v) for k, v in sorted(params.items())})
+        return call(f"{function}.bind", *site.args, **{k: param_text(v) for k, v in sorted(site.params.items())})
 
     def assign(self, body: Body, eqn: Eqn, expr: Expr, bases: Sequence[str] | None = None) -> None:
         """`a, b = expr`, under a comment that names the user's line."""
@@ -200,7 +204,11 @@ class Printer:
             return True
         var = eqn.outvars[0] if len(eqn.outvars) == 1 else None
         readers = [] if var is None else body.readers.get(var, [])
-        if eqn.primitive.name not in FOLDABLE or len(readers) != 1 or var in body.returned or eqn.effects:
+        if eqn.effects or eqn.primitive.multiple_results:
+            return False
+        if not readers and [var] == body.closed.jaxpr.outvars:
+            return True
+        if eqn.primitive.name not in FOLDABLE or len(readers) != 1 or var in body.returned:
             return False
         here, there = user_line(eqn.source_info), user_line(readers[0].source_info)
         return readers[0].primitive.name not in self.control and here == there and len(expr.text) <= FOLDED_WIDTH
@@ -227,20 +235,21 @@ class Printer:
             return body.env[atom]
         return self._literal(atom, plain=self._is_default(atom) and self._harmless(eqn, atom))
 
-    def _operand(self, body: Body, eqn: Eqn, atom: Atom) -> Expr:
+    def _operand(self, body: Body, eqn: Eqn, atom: Any) -> Expr:
         if is_var(atom):
             return body.env[atom]
-        same = any(is_var(a) and not is_key(a.aval.dtype) and a.aval.dtype == atom.aval.dtype for a in eqn.invars)
+        avals: list[Any] = [a.aval for a in eqn.invars if is_var(a)]
+        same = any(aval.dtype == atom.aval.dtype for aval in avals)
         return self._literal(atom, plain=same and self._harmless(eqn, atom))
 
-    def _harmless(self, eqn: Eqn, atom: Atom) -> bool:
+    def _harmless(self, eqn: Eqn, atom: Any) -> bool:
         """True where a weakly typed number in place of `atom` leaves the result's type as it was."""
         return atom.aval.weak_type or any(is_var(a) and not getattr(a.aval, "weak_type", False) for a in eqn.invars)
 
-    def _is_default(self, atom: Atom) -> bool:
+    def _is_default(self, atom: Any) -> bool:
         return atom.aval.dtype == default_dtype(kind_of(atom.aval.dtype), self.x64)
 
-    def _literal(self, atom: jex_core.Literal, *, plain: bool) -> Expr:
+    def _literal(self, atom: Any, *, plain: bool) -> Expr:
         dtype = atom.aval.dtype
         if is_key(dtype) or atom.aval.shape:
             return self.constants.reference(atom.val)

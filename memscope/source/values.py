@@ -164,6 +164,11 @@ def spec_text(spec: Any) -> str:
     return f"jax.P({', '.join(param_text(axis) for axis in spec)})"
 
 
+def is_placed(sharding: Any) -> bool:
+    """True where a sharding says anything; one over no mesh is what a trace without a mesh leaves."""
+    return sharding is not None and bool(getattr(getattr(sharding, "mesh", None), "axis_names", True))
+
+
 def mesh_text(mesh: Any) -> str:
     """A mesh of the same shape and axis names over this process's own devices."""
     kinds = tuple_text([f"jax.sharding.AxisType.{t.name}" for t in mesh.axis_types])

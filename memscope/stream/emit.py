@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend import core as jex_core
 
@@ -50,14 +51,14 @@ def _run_loop(streaming: Streaming, loop: LoopPlan, chunk: int, env: Env) -> Non
     carries = tuple(_init(streaming.program, sink, env) for sink in loop.sinks)
 
     def body(i: Any, carries: Any) -> Any:
-        return _iteration(streaming, loop, env, carries, i * chunk, chunk)
+        return _iteration(streaming, loop, env, carries, i * np.int32(chunk), chunk)
 
     if trips == 1:
-        carries = body(0, carries)
+        carries = body(np.int32(0), carries)
     elif trips > 1:
-        carries = lax.fori_loop(0, trips, body, carries)
+        carries = lax.fori_loop(np.int32(0), np.int32(trips), body, carries)
     if rest:
-        carries = _iteration(streaming, loop, env, carries, trips * chunk, rest)
+        carries = _iteration(streaming, loop, env, carries, np.int32(trips * chunk), rest)
     for sink, carry in zip(loop.sinks, carries, strict=True):
         env.update(zip(sink_vars(sink), _finish(streaming.program, sink, carry), strict=True))
 
@@ -131,7 +132,8 @@ class _Chunk:
     def write(self, sink: Stack, buffer: Any) -> Any:
         """The buffer with this chunk's rows written in place."""
         value = self._values[sink.var, sink.window]
-        return lax.dynamic_update_slice_in_dim(buffer, value, self._row(sink.window.scale, 0), sink.window.axis)
+        starts = _starts(buffer.ndim, sink.window.axis, self._row(sink.window.scale, 0))
+        return lax.dynamic_update_slice(buffer, value, starts, allow_negative_indices=False)
 
     def _bind(self, task: Task, values: Sequence[Any], **params: Any) -> list[Any]:
         eqn = self.program.eqns[task.eqn]
@@ -165,9 +167,19 @@ class _Chunk:
             whole = self.env[atom]
             if window is None:
                 return whole
-            first = self._row(window.scale, window.shift)
-            self._values[key] = lax.dynamic_slice_in_dim(whole, first, window.scale * self.steps, window.axis)
+            sizes = list(whole.shape)
+            sizes[window.axis] = window.scale * self.steps
+            starts = _starts(whole.ndim, window.axis, self._row(window.scale, window.shift))
+            self._values[key] = lax.dynamic_slice(whole, starts, sizes, allow_negative_indices=False)
         return self._values[key]
 
     def _row(self, scale: int, shift: int) -> Any:
-        return self.start * scale + shift
+        """The first row of a window in this chunk."""
+        first = self.start if scale == 1 else self.start * scale
+        return first if shift == 0 else first + shift
+
+
+def _starts(rank: int, axis: int, row: Any) -> list[Any]:
+    starts: list[Any] = [np.int32(0)] * rank
+    starts[axis] = lax.convert_element_type(row, np.int32)
+    return starts

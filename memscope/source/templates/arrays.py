@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..expr import ATOM, Expr, call
 from ..site import Site, Template
-from ..values import dtype_text, is_key, param_text
+from ..values import dtype_text, is_key, is_placed, number, param_text
 
 
 def _broadcast(site: Site) -> Expr | None:
-    if site.params.get("sharding") is not None:
+    if is_placed(site.params.get("sharding")):
         return None
     shape, dims = site.params["shape"], site.params["broadcast_dimensions"]
     if site.is_literal(0) and not site.out.weak_type:
         return _full(site)
     kept = [shape[d] for d in dims]
-    if tuple(kept) == site.aval().shape and kept and all(n == 1 for i, n in enumerate(shape) if i not in dims):
-        if not is_key(site.out.dtype):
-            return Expr(f"{site.args[0].at(ATOM)}[{_new_axes(len(shape), dims)}]")
+    adds_axes = tuple(kept) == site.aval().shape and all(n == 1 for i, n in enumerate(shape) if i not in dims)
+    if adds_axes and kept and len(shape) > len(kept) and not is_key(site.out.dtype):
+        return Expr(f"{site.args[0].at(ATOM)}[{_new_axes(len(shape), dims)}]")
     return call("lax.broadcast_in_dim", site.args[0], param_text(shape), param_text(dims))
 
 
@@ -27,15 +29,16 @@ def _new_axes(rank: int, dims: tuple[int, ...]) -> str:
 
 
 def _full(site: Site) -> Expr:
-    shape, dtype, value = param_text(site.params["shape"]), dtype_text(site.out.dtype), site.eqn.invars[0].val
+    literal: Any = site.eqn.invars[0]
+    shape, dtype, value = param_text(site.params["shape"]), dtype_text(site.out.dtype), literal.val
     if value == 0 and str(value) in ("0", "0.0", "0j", "False"):
         return call("jnp.zeros", shape, dtype)
-    return call("jnp.full", shape, site.loose[0], dtype)
+    return call("jnp.full", shape, number(value, site.out.dtype) or site.args[0], dtype)
 
 
 def _iota(site: Site) -> Expr | None:
     p = site.params
-    if p.get("sharding") is not None or site.args:
+    if is_placed(p.get("sharding")) or site.args:
         return None
     if len(p["shape"]) == 1:
         return call("lax.iota", dtype_text(p["dtype"]), param_text(p["shape"][0]))
@@ -44,7 +47,7 @@ def _iota(site: Site) -> Expr | None:
 
 def _reshape(site: Site) -> Expr | None:
     p = site.params
-    if p.get("sharding") is not None or len(site.args) != 1:
+    if is_placed(p.get("sharding")) or len(site.args) != 1:
         return None
     dimensions = None if p["dimensions"] is None else param_text(p["dimensions"])
     return call("lax.reshape", site.args[0], param_text(p["new_sizes"]), dimensions=dimensions)
@@ -62,9 +65,8 @@ def _slice(site: Site) -> Expr:
     strides = p["strides"] or (1,) * len(p["start_indices"])
     bounds = list(zip(p["start_indices"], p["limit_indices"], strides, site.aval().shape, strict=True))
     if is_key(site.out.dtype) or 0 in site.out.shape or any(step > 1 for _, _, step, _ in bounds):
-        strides_text = None if p["strides"] is None else param_text(p["strides"])
         return call(
-            "lax.slice", site.args[0], param_text(p["start_indices"]), param_text(p["limit_indices"]), strides_text or "None"
+            "lax.slice", site.args[0], *(param_text(p[k]) for k in ("start_indices", "limit_indices", "strides"))
         )
     parts = [_range(int(start), int(stop), size) for start, stop, _, size in bounds]
     while len(parts) > 1 and parts[-1] == ":":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..expr import AND, ATOM, COMPARE, OR, POWER, PRODUCT, SUM, UNARY, XOR, Expr, call
 from ..site import Site, Template
-from ..values import InexpressibleError, default_dtype, dtype_text, is_key, kind_of, param_text
+from ..values import InexpressibleError, default_dtype, dtype_text, is_key, is_placed, kind_of, param_text
 
 
 def infix(symbol: str, level: int, kinds: str, otherwise: str, *, associative: bool = False) -> Template:
@@ -21,11 +21,18 @@ def infix(symbol: str, level: int, kinds: str, otherwise: str, *, associative: b
     return write
 
 
+_MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
 def compare(symbol: str, otherwise: str) -> Template:
     def write(site: Site) -> Expr:
         if site.kind() == "" or (site.kind() == "c" and symbol not in ("==", "!=")):
             return call(f"lax.{otherwise}", *site.args)
         left, right = site.loose
+        if left == right:  # a test for NaN, which linters take for a slip
+            return call(f"lax.{otherwise}", *site.args)
+        if site.is_literal(0) and not site.is_literal(1):
+            return Expr(f"{right.at(COMPARE + 1)} {_MIRRORED[symbol]} {left.at(COMPARE + 1)}", COMPARE)
         return Expr(f"{left.at(COMPARE + 1)} {symbol} {right.at(COMPARE + 1)}", COMPARE)
 
     return write
@@ -73,15 +80,14 @@ def _integer_pow(site: Site) -> Expr:
 
 
 def _select(site: Site) -> Expr:
-    which, *cases = site.eqn.invars
-    plain = len(cases) == 2 and site.kind() == "b" and not is_key(site.out.dtype)
-    if plain and which.aval.shape == cases[0].aval.shape and not site.is_literal(0):
+    plain = len(site.args) == 3 and site.kind() == "b" and not is_key(site.out.dtype)
+    if plain and site.aval(0).shape == site.aval(1).shape and not site.is_literal(0):
         return call("jnp.where", site.loose[0], site.loose[2], site.loose[1])
     return call("lax.select_n", *site.args)
 
 
 def _cast(site: Site) -> Expr | None:
-    if site.params.get("sharding") is not None or is_key(site.out.dtype):
+    if is_placed(site.params.get("sharding")) or is_key(site.out.dtype):
         return None
     dtype, source, target = site.params["new_dtype"], site.kind(), kind_of(site.params["new_dtype"])
     if site.params["weak_type"] and dtype == default_dtype(target, site.x64):

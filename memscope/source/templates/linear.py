@@ -6,7 +6,7 @@ from typing import Any
 
 from ..expr import PRODUCT, Expr, call
 from ..site import Site, Template
-from ..values import dtype_text, is_key, param_text
+from ..values import dtype_text, is_key, is_placed, param_text
 
 
 def _dtype(dtype: Any) -> str | None:
@@ -15,7 +15,7 @@ def _dtype(dtype: Any) -> str | None:
 
 def _dot(site: Site) -> Expr | None:
     p = site.params
-    if p.get("out_sharding") is not None:
+    if is_placed(p.get("out_sharding")):
         return None
     if _is_matmul(site):
         return Expr(f"{site.args[0].at(PRODUCT)} @ {site.args[1].at(PRODUCT + 1)}", PRODUCT)
@@ -46,7 +46,7 @@ def _is_matmul(site: Site) -> bool:
 
 def _ragged_dot(site: Site) -> Expr | None:
     p = site.params
-    if p.get("group_offset") is not None or p.get("out_sharding") is not None or len(site.args) != 3:
+    if p.get("group_offset") is not None or is_placed(p.get("out_sharding")) or len(site.args) != 3:
         return None
     return call(
         "lax.ragged_dot_general",
@@ -59,7 +59,7 @@ def _ragged_dot(site: Site) -> Expr | None:
 
 def _conv(site: Site) -> Expr | None:
     p = site.params
-    if p.get("out_sharding") is not None:
+    if is_placed(p.get("out_sharding")):
         return None
     options = "window_strides padding lhs_dilation rhs_dilation dimension_numbers".split()
     counts = [name for name in ("feature_group_count", "batch_group_count") if p[name] != 1]
@@ -70,10 +70,6 @@ def _conv(site: Site) -> Expr | None:
         precision=None if p["precision"] is None else param_text(p["precision"]),
         preferred_element_type=_dtype(p["preferred_element_type"]),
     )
-
-
-def _cholesky(site: Site) -> Expr:
-    return call("lax.linalg.cholesky", site.args[0], symmetrize_input="False")
 
 
 def _triangular_solve(site: Site) -> Expr:
@@ -94,7 +90,6 @@ LINEAR: dict[str, Template] = {
     "dot_general": _dot,
     "ragged_dot_general": _ragged_dot,
     "conv_general_dilated": _conv,
-    "cholesky": _cholesky,
     "triangular_solve": _triangular_solve,
     "lu": _lu,
     "fft": _fft,

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..expr import Expr, call
 from ..site import Site, Template
-from ..values import InexpressibleError, param_text
+from ..values import InexpressibleError, is_placed, param_text
 
 _NAMED = ("threefry2x32", "rbg", "unsafe_rbg")
 
@@ -44,7 +44,7 @@ def _fold_in(site: Site) -> Expr | None:
 
 def _generator(site: Site) -> Expr | None:
     p = site.params
-    if p.get("sharding") is not None or p.get("out_sharding") is not None:
+    if is_placed(p.get("sharding")) or is_placed(p.get("out_sharding")):
         return None
     dtype = f"jnp.{p['dtype']}"
     algorithm = param_text(p["algorithm"])

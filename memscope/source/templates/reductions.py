@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ..expr import Expr, call
 from ..site import Site, Template
-from ..values import dtype_text, param_text
+from ..values import dtype_text, is_placed, param_text
 
 
 def _reduce(lax_name: str, jnp_name: str, kinds: str) -> Template:
     """The `jnp` function where it does exactly the primitive (it would widen small dtypes)."""
 
     def write(site: Site) -> Expr | None:
-        if site.params.get("out_sharding") is not None:
+        if is_placed(site.params.get("out_sharding")):
             return None
         axes = tuple(int(a) for a in site.params["axes"])
         narrow = jnp_name in ("sum", "prod") and site.aval().dtype.itemsize < 4

@@ -1,0 +1,13 @@
+"""All benchmarks, one after the other: `python -m benchmarks`, or `make bench`."""
+
+from __future__ import annotations
+
+import sys
+
+from . import time_ratio, truth
+
+if __name__ == "__main__":
+    untrue = truth.main([])
+    print()
+    time_ratio.main([])
+    sys.exit(untrue)

@@ -1,0 +1,327 @@
+"""The plan: what is streamed so that the function fits, confirmed by XLA, and the function that does it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.extend import core as jex_core
+
+from ._jax_private import api_boundary
+from .check import Check, check_plan
+from .compile import Build, Compiled
+from .errors import LimitError
+from .planned import PlannedFunction, Signature, dynamic_only, static_values
+from .profile import Profile, profile_compiled
+from .program import Program, aval_bytes
+from .reasons import blockers
+from .report.plan import limit_error_text, plan_html, plan_text
+from .save import save_plan, source_of
+from .search import Found, Search
+from .sizes import check_limit, format_bytes, parse_limit
+from .stream import Fold, LoopPlan, Stack
+from .target import Target, resolve
+from .trace import check_keywords, trace
+
+Progress = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """An intermediate that exists one chunk at a time.
+
+    Attributes:
+      shape, dtype: of the whole array, which never exists.
+      op: the primitive that makes it.
+      axis: the axis it is cut along.
+      bytes: of the whole array.
+      source: the user's line, as in "knn.py:12".
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    op: str
+    axis: int
+    bytes: int
+    source: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class SinkInfo:
+    """What a loop leaves behind.
+
+    Attributes:
+      kind: "stack" for a result written chunk by chunk, else the combiner: "add", "max", ...
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    op: str
+    kind: str
+    source: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """One loop of a rewritten function.
+
+    Attributes:
+      size: steps in all; chunk: steps in one iteration; trips: iterations, a smaller last one included.
+      streams: what exists only in chunks, largest first.
+      sinks: what the loop leaves behind.
+      source: the user's line of the largest stream.
+    """
+
+    size: int
+    chunk: int
+    trips: int
+    streams: tuple[Stream, ...]
+    sinks: tuple[SinkInfo, ...]
+    source: str | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """A function that fits a limit, and why.
+
+    Attributes:
+      limit_bytes: the limit, for the whole call: arguments + outputs + temporaries.
+      fits: the peak that XLA accounts for is within it.
+      peak_bytes, original_peak_bytes: XLA's, of what `fn` runs and of the function as written
+        (its reference build).
+      build: how `fn` is compiled; its peak is accounted for under that build.
+      slowdown: predicted time of `fn` over that of the function as written: an estimate.
+      extra_work: arithmetic of `fn` over that of the function as written, counted from the jaxprs.
+      loops: empty where nothing was rewritten.
+      fn: the rewritten function, jitted; same pytrees in and out.
+    """
+
+    program: Program
+    target: Target
+    limit_bytes: int
+    fits: bool
+    peak_bytes: int
+    original_peak_bytes: int
+    build: Build
+    slowdown: float
+    extra_work: float
+    loops: tuple[Loop, ...]
+    fn: Callable[..., Any]
+    rewritten: jex_core.ClosedJaxpr
+    original: Callable[..., Any]
+    original_temp_bytes: int
+    compiled: Compiled = dataclasses.field(repr=False)
+    request: Request = dataclasses.field(repr=False)
+
+    @property
+    def temp_bytes(self) -> int:
+        """Temporaries of the rewritten function."""
+        return self.compiled.temp_bytes + self.compiled.hidden_bytes
+
+    @functools.cached_property
+    def profile(self) -> Profile:
+        """Where the memory of the rewritten function goes."""
+        return profile_compiled(self.program, self.compiled, target=self.target)
+
+    def explain(self) -> str:
+        """What is streamed, why, and what it costs, as text."""
+        return plan_text(self)
+
+    def source(self) -> str:
+        """Standalone Python source that needs jax only and defines `<name>_safe`."""
+        return source_of(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes Python source (`.py`) or a `jax.export` artifact (`.jaxexport`); the path written.
+
+        Raises:
+          ValueError: another ending.
+        """
+        return save_plan(self, Path(path))
+
+    def check(self, *args: Any, reduced: Sequence[Any] | None = None, **kwargs: Any) -> Check:
+        """Runs `fn` against the function as written: values, measured peak, seconds.
+
+        Args:
+          args, kwargs: the arguments to run on.
+          reduced: smaller arguments to compare values on, where the original does not fit.
+        """
+        return check_plan(self, args, kwargs, reduced)
+
+    def for_arguments(self, *args: Any, **kwargs: Any) -> Plan:
+        """The same kind of plan for other arguments: the same share of the temporaries."""
+        share = max(0.02, self.compiled.temp_bytes / max(1, self.original_temp_bytes))
+        return self.request.again(args, kwargs, min(0.5, share))
+
+    def to_html(self) -> str:
+        """A page of its own: no scripts and nothing to load."""
+        return plan_html(self)
+
+    def _repr_html_(self) -> str:
+        return plan_html(self)
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+    __repr__ = __str__
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Request:
+    """A function with its arguments, traced, and the search over it."""
+
+    fn: Callable[..., Any]
+    search: Search
+    signature: Signature
+    options: Mapping[str, Any]
+
+    def plan(self, limit_bytes: int, best_effort: bool) -> Plan:
+        found, fits = self.search.run(limit_bytes)
+        made = self._plan(found, limit_bytes, fits)
+        if not fits and not best_effort:
+            raise _limit_error(made, self.search)
+        return made
+
+    def again(self, args: Sequence[Any], kwargs: Mapping[str, Any], share: float) -> Plan:
+        """A plan for other arguments, at `share` of their temporaries."""
+        request = request_plan(self.fn, args, kwargs, target=self.search.target, progress=None, **self.options)
+        original = request.search.original
+        limit = original.peak_bytes - original.temp_bytes + int(share * original.temp_bytes)
+        return request.plan(limit, best_effort=True)
+
+    def _plan(self, found: Found, limit_bytes: int, fits: bool) -> Plan:
+        search, program = self.search, self.search.program
+        candidate = found.candidate
+        rewritten = program.closed if candidate is None else candidate.closed
+        original = dynamic_only(self.fn, self.signature.static)
+        before = search.original_estimate
+        after = before if candidate is None else candidate.estimate
+        return Plan(
+            program=program,
+            target=search.target,
+            limit_bytes=limit_bytes,
+            fits=fits,
+            peak_bytes=found.peak_bytes,
+            original_peak_bytes=search.original.peak_bytes,
+            build=found.compiled.build,
+            slowdown=after.seconds / before.seconds if before.seconds else 1.0,
+            extra_work=after.work / before.work if before.work else 1.0,
+            loops=() if candidate is None else tuple(_describe(program, candidate.structure.streaming.generated, l, c) for l, c in candidate.chunks.items()),
+            fn=PlannedFunction(self.signature, rewritten, found.compiled.build, original),
+            rewritten=rewritten,
+            original=original,
+            original_temp_bytes=search.original.temp_bytes,
+            compiled=found.compiled,
+            request=self,
+        )
+
+
+@api_boundary
+def plan(
+    fn: Callable[..., Any],
+    *args: Any,
+    limit: int | float | str | None = None,
+    target: str | Target | None = None,
+    best_effort: bool = False,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    donate_argnums: int | Sequence[int] = (),
+    progress: Progress | None = None,
+    **kwargs: Any,
+) -> Plan:
+    """Rewrites `fn` so that `fn(*args, **kwargs)` fits a limit. Nothing runs.
+
+    Args:
+      fn: a function that `jax.jit` would take.
+      args, kwargs: its arguments; `jax.ShapeDtypeStruct` may stand for any array.
+      limit: bytes of the whole call (arguments + outputs + temporaries): an int, "512MiB", "2GB",
+        or "25%" of the original peak. None is what the target can hold.
+      target: where it is to run; None is this machine's CPU.
+      best_effort: where the limit can't be met, return the lowest plan (`fits` is False).
+      static_argnums, static_argnames, donate_argnums: as in `jax.jit`.
+      progress: called with one line of text for each thing the planning does.
+
+    Raises:
+      LimitError: the limit can't be met; it names the lowest peak and what holds it there.
+      ValueError, TypeError: the limit is no size, or the arguments are not what `jax.jit` takes.
+      TargetError: there is no such target.
+      Whatever `fn` raises while it is traced.
+
+    Example:
+      >>> safe = memscope.plan(nearest, q, x, limit="512MiB")
+      >>> distances, indices = safe.fn(q, x)
+    """
+    if limit is not None:
+        check_limit(limit)
+    request = request_plan(
+        fn, args, kwargs, target=target, progress=progress,
+        static_argnums=static_argnums, static_argnames=static_argnames, donate_argnums=donate_argnums,
+    )  # fmt: skip
+    return request.plan(limit_bytes(limit, request.search), best_effort)
+
+
+def limit_bytes(limit: int | float | str | None, search: Search) -> int:
+    """Bytes of a limit; None is the target's capacity. Only a percentage needs the original compiled."""
+    if limit is None:
+        return search.target.capacity_bytes
+    relative = check_limit(limit) is not None
+    return parse_limit(limit, search.original.peak_bytes if relative else 0)
+
+
+def request_plan(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    target: str | Target | None,
+    progress: Progress | None,
+    **options: Any,
+) -> Request:
+    check_keywords(fn)
+    place = resolve(target)
+    report = progress or (lambda line: None)
+    report("tracing")
+    program = trace(fn, args, dict(kwargs), platform=place.platform, **options)
+    static = static_values(args, kwargs, options["static_argnums"], options["static_argnames"], fn)
+    return Request(
+        fn=fn,
+        search=Search(program, place, report),
+        signature=Signature(fn, program, len(args), static),
+        options=options,
+    )
+
+
+def _limit_error(lowest: Plan, search: Search) -> LimitError:
+    held = blockers(lowest.program, lowest.profile, search.obstacles)
+    return LimitError(limit_error_text(lowest, held), lowest.peak_bytes, held)
+
+
+def _describe(program: Program, generated: frozenset[Any], loop: LoopPlan, chunk: int) -> Loop:
+    streams: dict[Any, Stream] = {}
+    sunk = {s.var for s in loop.sinks if isinstance(s, Stack)}
+    for task in loop.body:
+        eqn = program.eqns[task.eqn]
+        for var, window in zip(eqn.outvars, task.windows(), strict=False):
+            if window is not None and var not in sunk and var not in generated:
+                streams[var] = Stream(
+                    tuple(var.aval.shape), str(var.aval.dtype), eqn.primitive.name, window.axis,
+                    aval_bytes(var.aval), program.sources[task.eqn],
+                )  # fmt: skip
+    by_size = tuple(sorted(streams.values(), key=lambda s: -s.bytes))
+    sinks = tuple(_sink_info(program, sink) for sink in loop.sinks)
+    first = by_size[0].source if by_size else (sinks[0].source if sinks else None)
+    return Loop(loop.steps, chunk, -(-loop.steps // chunk), by_size, sinks, first)
+
+
+def _sink_info(program: Program, sink: Stack | Fold) -> SinkInfo:
+    var = sink.var if isinstance(sink, Stack) else sink.outvars[0]
+    kind = "stack" if isinstance(sink, Stack) else str(sink.task.factor and sink.task.factor.fold)
+    name = program.eqns[sink.task.eqn].primitive.name
+    return SinkInfo(tuple(var.aval.shape), str(var.aval.dtype), name, kind, program.sources[sink.task.eqn])
+
+
+__all__ = ["Loop", "Plan", "SinkInfo", "Stream", "format_bytes", "limit_bytes", "plan"]

@@ -1,0 +1,203 @@
+"""The rewritten function as a person calls it: same arguments and results as the one they wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core as jex_core
+
+from ._jax_private import under_jit
+from .compile import Build, jit_flat
+from .evaluate import precision_of
+from .program import Program
+from .target import Target
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Signature:
+    """How a function was called when it was traced, so that later calls can be matched to it.
+
+    Attributes:
+      static: the values of static arguments, by position or name.
+      program: gives the tree, shapes and dtypes of the rest.
+    """
+
+    fn: Callable[..., Any]
+    program: Program
+    positional: int
+    static: Mapping[int | str, Any]
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The flat arguments of the program.
+
+        Raises:
+          TypeError: another tree, shape, dtype or static value than the function was planned for.
+        """
+        leaves, tree = jax.tree.flatten(self._dynamic(args, kwargs))
+        if tree != self.program.in_tree:
+            leaves, tree = jax.tree.flatten(self._dynamic(*self._as_planned(args, kwargs)))
+        if tree != self.program.in_tree:
+            raise TypeError(
+                f"{self.program.name} was planned for arguments of the structure {_tree_text(self.program.in_tree)} "
+                f"and called with {_tree_text(tree)}: plan it again for these, or use memscope.memsafe."
+            )
+        for leaf, var, name in zip(leaves, self.program.jaxpr.invars, self.program.argument_names, strict=True):
+            _check_leaf(self.program.name, name, leaf, var.aval)
+        return leaves
+
+    def _as_planned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The same call with as many positional arguments as when it was traced."""
+        try:
+            bound = inspect.signature(self.fn).bind(*args, **kwargs)
+        except (TypeError, ValueError):
+            return list(args), dict(kwargs)
+        named = {**bound.arguments}
+        extra = named.pop("kwargs", {}) if "kwargs" not in kwargs else {}
+        names = list(named)[: self.positional]
+        return [named.pop(name) for name in names], {**named, **extra}
+
+    def _dynamic(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        given: dict[int | str, Any] = {**dict(enumerate(args)), **kwargs}
+        for key, value in self.static.items():
+            if key in given and given[key] != value:
+                raise TypeError(
+                    f"{self.program.name} was planned with {key!r} = {value!r} and called with {given[key]!r}: "
+                    "a static argument is part of the plan, so plan it again for this value."
+                )
+        return (
+            tuple(a for i, a in enumerate(args) if i not in self.static),
+            {k: v for k, v in kwargs.items() if k not in self.static},
+        )
+
+
+def _check_leaf(function: str, name: str, leaf: Any, aval: Any) -> None:
+    shape, dtype = jnp.shape(leaf), getattr(leaf, "dtype", None)
+    if shape != aval.shape:
+        raise TypeError(
+            f"{function} was planned for {name} of shape {aval.shape} and called with {shape}: "
+            "plan it again for this shape, or use memscope.memsafe, which does so by itself."
+        )
+    if dtype is not None and jax.dtypes.canonicalize_dtype(dtype) != jax.dtypes.canonicalize_dtype(aval.dtype):
+        raise TypeError(
+            f"{function} was planned for {name} of type {aval.dtype} and called with {dtype}: "
+            "convert it, or plan again for this type."
+        )
+
+
+def _tree_text(tree: Any) -> str:
+    return str(tree).removeprefix("PyTreeDef")
+
+
+class PlannedFunction:
+    """A rewritten function, jitted with the compile options that its peak was accounted under.
+
+    XLA's options hold for a whole executable, so under another trace (`jit`, `grad`, `vmap`) the
+    rewritten eqns are inlined there without them.
+    """
+
+    def __init__(
+        self, signature: Signature, closed: jex_core.ClosedJaxpr, build: Build, original: Callable[..., Any]
+    ) -> None:
+        functools.update_wrapper(self, original)
+        program = signature.program
+        self.__name__ = f"{program.name}_safe"
+        self._signature = signature
+        self._program = program
+        run = jex_core.jaxpr_as_fun(closed)
+        self._inlined = _as_differentiable(run, program, original)
+        self._jitted = jit_flat(run, program.donated, build)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves = self._signature.flatten(args, kwargs)
+        run = self._inlined if under_trace(leaves) else self._jitted
+        with precision_of(self._program):
+            outs = run(*leaves)
+        return jax.tree.unflatten(self._program.out_tree, outs)
+
+    def __repr__(self) -> str:
+        return f"<{self.__name__}, rewritten by memscope from {self._program.name}>"
+
+
+def under_trace(leaves: Sequence[Any]) -> bool:
+    """True where a call with these arguments becomes part of another function's trace."""
+    return under_jit() or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+
+
+def _as_differentiable(
+    run: Callable[..., list[Any]], program: Program, original: Callable[..., Any]
+) -> Callable[..., Sequence[Any]]:
+    """`run`, differentiated as the user's own function is where that has derivative rules of its own.
+
+    Inlining keeps what a `custom_jvp` or `custom_vjp` function computes, not its rule, and the rule may
+    be what keeps a gradient finite.
+    """
+    if not program.custom_derivatives:
+        return run
+
+    def original_flat(*leaves: Any) -> list[Any]:
+        args, kwargs = jax.tree.unflatten(program.in_tree, leaves)
+        return jax.tree.leaves(original(*args, **kwargs))
+
+    safe = jax.custom_jvp(lambda *leaves: tuple(run(*leaves)))
+
+    @safe.defjvp
+    def _derivative(primals: Any, tangents: Any) -> Any:
+        outs, out_tangents = jax.jvp(lambda *leaves: tuple(original_flat(*leaves)), primals, tangents)
+        return outs, out_tangents
+
+    return safe
+
+
+def dynamic_only(
+    fn: Callable[..., Any], static: Mapping[int | str, Any]
+) -> Callable[..., Any]:
+    """`fn` of its non-static arguments alone."""
+    if not static:
+        return fn
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        rest, merged, index = list(args), [], 0
+        while rest or index in static:
+            merged.append(static[index] if index in static else rest.pop(0))
+            index += 1
+        return fn(*merged, **kwargs, **{k: v for k, v in static.items() if isinstance(k, str)})
+
+    return call
+
+
+def static_values(
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    static_argnums: int | Sequence[int],
+    static_argnames: str | Sequence[str],
+    fn: Callable[..., Any],
+) -> dict[int | str, Any]:
+    """The static arguments of a call, by position or by name, as `jax.jit` would pick them."""
+    nums = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
+    names = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
+    try:
+        positions = [
+            p.name
+            for p in inspect.signature(fn).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+    except (TypeError, ValueError):
+        positions = []
+    nums = {n % max(1, len(positions) or len(args)) for n in nums}
+    nums |= {i for i, name in enumerate(positions) if name in names}
+    names |= {positions[n] for n in nums if n < len(positions)}
+    picked: dict[int | str, Any] = {i: a for i, a in enumerate(args) if i in nums}
+    picked.update({k: v for k, v in kwargs.items() if k in names})
+    return picked
+
+
+def can_run_here(target: Target) -> bool:
+    """True where this process has a device of the target's platform."""
+    return any(d.platform == target.platform for d in jax.devices())

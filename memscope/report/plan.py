@@ -1,0 +1,103 @@
+"""A plan, and the error of a limit that can't be met, as text and HTML."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..sizes import format_bytes
+
+if TYPE_CHECKING:
+    from ..plan import Loop, Plan, SinkInfo, Stream
+    from ..profile import Buffer
+
+
+def plan_text(plan: Plan) -> str:
+    """What is streamed, why, and what it costs."""
+    return "\n".join(_lines(plan))
+
+
+def _lines(plan: Plan) -> list[str]:
+    verdict = "fits" if plan.fits else "DOES NOT FIT"
+    head = [
+        f"{plan.program.name} on {plan.target.name}: {verdict} in {format_bytes(plan.limit_bytes)}",
+        f"  peak        {format_bytes(plan.original_peak_bytes):>9}  ->  {format_bytes(plan.peak_bytes)}"
+        "   (arguments + outputs + temporaries, by XLA)",
+        f"  temporaries {format_bytes(plan.original_temp_bytes):>9}  ->  {format_bytes(plan.temp_bytes)}",
+    ]
+    if not plan.loops:
+        return [*head, "  nothing to rewrite: the function runs as it is."]
+    return [
+        *head,
+        f"  time        {plan.slowdown:.2f}x of before (estimated), arithmetic {plan.extra_work:.2f}x (counted)",
+        *(line for loop in plan.loops for line in _loop_lines(loop)),
+    ]
+
+
+def _loop_lines(loop: Loop) -> list[str]:
+    last = loop.size - (loop.trips - 1) * loop.chunk
+    tail = "" if last == loop.chunk else f", the last of {last:,}"
+    lines = ["", f"  loop of {loop.trips:,} chunks: {loop.size:,} steps, {loop.chunk:,} at a time{tail}"]
+    for stream in loop.streams[:4]:
+        lines.append(f"    never whole  {_stream(stream, loop)}")
+    if len(loop.streams) > 4:
+        lines.append(f"    and {len(loop.streams) - 4} more that go with them")
+    lines += [f"    leaves       {_sink(sink)}" for sink in loop.sinks]
+    return lines
+
+
+def _stream(stream: Stream, loop: Loop) -> str:
+    chunk = stream.bytes * loop.chunk // max(1, loop.size)
+    return (
+        f"{_array(stream.dtype, stream.shape)}  {format_bytes(stream.bytes)} -> {format_bytes(chunk)}, "
+        f"cut along axis {stream.axis}  {stream.op}{_at(stream.source)}"
+    )
+
+
+_KINDS = {"stack": "written chunk by chunk", "add": "summed up", "dot": "summed up", "mul": "multiplied up",
+          "max": "the running maximum", "min": "the running minimum", "scatter": "accumulated in place",
+          "argmax": "the running argmax", "argmin": "the running argmin"}  # fmt: skip
+
+
+def _sink(sink: SinkInfo) -> str:
+    return f"{_array(sink.dtype, sink.shape)}  {_KINDS.get(sink.kind, sink.kind)}  {sink.op}{_at(sink.source)}"
+
+
+def _array(dtype: str, shape: Sequence[int]) -> str:
+    return f"{dtype}[{','.join(map(str, shape))}]"
+
+
+def _at(source: str | None) -> str:
+    return f" at {source}" if source else ""
+
+
+def limit_error_text(lowest: Plan, held: Sequence[tuple[Buffer, str]]) -> str:
+    """Why the limit can't be met, what holds the peak up, and what to do next."""
+    limit, floor = format_bytes(lowest.limit_bytes), format_bytes(lowest.peak_bytes)
+    lines = [
+        f"{lowest.program.name} can't run in {limit}: the lowest peak that memscope can reach is {floor} "
+        f"({lowest.peak_bytes:,} bytes). Alive at that peak:"
+    ]
+    for buffer, reason in held[:5]:
+        lines.append(
+            f"  {format_bytes(buffer.bytes):>9}  {_array(buffer.dtype, buffer.shape)} {buffer.op}"
+            f"{_at(buffer.source)}: {reason}."
+        )
+    if len(held) > 5:
+        lines.append(f"  and {len(held) - 5} smaller buffers")
+    lines.append(
+        f"Next: raise the limit to {lowest.peak_bytes:,} bytes, or take the lowest plan with best_effort=True."
+    )
+    return "\n".join(lines)
+
+
+def plan_html(plan: Plan) -> str:
+    """A fragment that any notebook or browser shows."""
+    from .html import profile_fragment
+
+    text = html.escape(plan_text(plan))
+    return (
+        f'<div class="memscope-plan"><pre style="line-height:1.35;overflow-x:auto">{text}</pre>'
+        f"{profile_fragment(plan.profile)}</div>"
+    )

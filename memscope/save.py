@@ -1,0 +1,82 @@
+"""Taking the rewritten function away: Python source, or an artifact of `jax.export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.export
+
+from .evaluate import precision_of
+from .sizes import format_bytes
+from .source import python_source
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+
+def source_of(plan: Plan) -> str:
+    """Standalone source of the rewritten function."""
+    program = plan.program
+    return python_source(
+        plan.rewritten,
+        name=program.name,
+        in_tree=program.in_tree,
+        out_tree=program.out_tree,
+        argument_names=program.argument_names,
+        header=_header(plan),
+        compiler_options=plan.build.options,
+        x64=program.x64,
+        donated=program.donated,
+        platform=plan.target.platform,
+    )
+
+
+def save_plan(plan: Plan, path: Path) -> Path:
+    """Writes `plan` in the format that the path's ending names."""
+    if path.suffix == ".py":
+        path.write_text(source_of(plan))
+    elif path.suffix == ".jaxexport":
+        path.write_bytes(export(plan).serialize())
+    else:
+        raise ValueError(f"can't tell the format of {path.name!r}: end the name in .py or .jaxexport.")
+    return path
+
+
+def export(plan: Plan) -> jax.export.Exported:
+    """The rewritten function, exported for the plan's platform with the arguments' pytrees."""
+    program = plan.program
+    shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in program.jaxpr.invars]
+    args, kwargs = jax.tree.unflatten(program.in_tree, shapes)
+    with precision_of(program):
+        return jax.export.export(jax.jit(_named(plan)), platforms=[plan.target.platform])(*args, **kwargs)
+
+
+def _named(plan: Plan) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return plan.fn(*_with_static(plan, args), **_static_keywords(plan), **kwargs)
+
+    call.__name__ = f"{plan.program.name}_safe"
+    return call
+
+
+def _with_static(plan: Plan, args: tuple[Any, ...]) -> list[Any]:
+    static, rest, merged = plan.request.signature.static, list(args), []
+    while rest or len(merged) in static:
+        merged.append(static[len(merged)] if len(merged) in static else rest.pop(0))
+    return merged
+
+
+def _static_keywords(plan: Plan) -> dict[str, Any]:
+    return {k: v for k, v in plan.request.signature.static.items() if isinstance(k, str)}
+
+
+def _header(plan: Plan) -> str:
+    lines = [
+        f"{plan.program.name}, rewritten by memscope to peak at {format_bytes(plan.peak_bytes)} "
+        f"instead of {format_bytes(plan.original_peak_bytes)}."
+    ]
+    if plan.build.options:
+        lines += ["", "The peak holds under the compiler options below, which apply to a call that no other jit surrounds."]
+    return "\n".join(lines)

@@ -1,0 +1,98 @@
+"""Each notebook runs from top to bottom in a real kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+NOTEBOOKS = sorted((pathlib.Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nobody's own configuration, history or connection files."""
+    folder = tmp_path_factory.mktemp("jupyter")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("CONFIG", "RUNTIME", "DATA"):
+            patch.setenv(f"JUPYTER_{name}_DIR", str(folder / name.lower()))
+        patch.setenv("IPYTHONDIR", str(folder / "ipython"))
+        yield
+
+
+def execute(notebook: NotebookNode, folder: pathlib.Path, allow_errors: bool = False) -> NotebookNode:
+    client = NotebookClient(
+        notebook,
+        timeout=600,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+        allow_errors=allow_errors,
+    )
+    return client.execute()
+
+
+@pytest.fixture(scope="module", params=NOTEBOOKS, ids=lambda path: path.stem)
+def executed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Executed:
+    folder = tmp_path_factory.mktemp(request.param.stem)
+    return Executed(request.param.stem, folder, execute(nbformat.read(request.param, as_version=4), folder))
+
+
+@dataclasses.dataclass(frozen=True)
+class Executed:
+    """A notebook that ran, and the folder it ran in."""
+
+    name: str
+    folder: pathlib.Path
+    notebook: NotebookNode
+
+    @property
+    def outputs(self) -> list[NotebookNode]:
+        return [output for cell in self.notebook.cells for output in cell.get("outputs", [])]
+
+    @property
+    def texts(self) -> list[str]:
+        return [output.get("text") or output.get("data", {}).get("text/plain", "") for output in self.outputs]
+
+
+def test_a_notebook_runs_without_a_complaint(executed: Executed) -> None:
+    for output in executed.outputs:
+        assert output.output_type != "error"
+        assert output.get("name") != "stderr", output.text
+        assert "data" not in output or "text/plain" in output.data
+
+
+def test_the_quickstart_says_what_it_promises(executed: Executed) -> None:
+    if executed.name != "quickstart":
+        pytest.skip("another notebook")
+    assert any("float32[4000,100000]" in text for text in executed.texts)
+    assert any("knn_safe is the version that fits" in text for text in executed.texts)
+    assert any("def knn_safe(" in text for text in executed.texts)
+    assert (executed.folder / "knn_safe.py").exists()
+    assert any("text/html" in output.get("data", {}) for output in executed.outputs)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_stored_without_outputs(path: pathlib.Path) -> None:
+    for cell in nbformat.read(path, as_version=4).cells:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+
+
+def test_a_cell_that_raises_fails_in_a_kernel_as_any_other(tmp_path: pathlib.Path) -> None:
+    cells = [
+        "%load_ext memscope",
+        "%%memsafe\nbefore = 1\n1 / 0\nprint(before)",
+        "print(before)",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
+    done = execute(notebook, tmp_path, allow_errors=True)
+    (error,) = done.cells[1].outputs
+    assert error.ename == "ZeroDivisionError"
+    assert "memscope_jupyter" not in "".join(error.traceback)
+    (printed,) = done.cells[2].outputs
+    assert printed.text == "1\n"
