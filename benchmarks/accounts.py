@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,35 @@ def export_flat(name: str, run: Any, program: Program, build: Build) -> Job:
 def growth(account: Compiled) -> int:
     """XLA's figure for what a run takes beyond its arguments and constants."""
     return account.output_bytes + account.temp_bytes - account.alias_bytes
+
+
+EIGEN_DEPTH = 640  # two slices of the contracted axis at the most, each of at most 320
+
+
+def dot_scratch(jaxpr: jex_core.Jaxpr) -> int:
+    """An upper bound on what one dot takes in the build without fusions and XLA does not count.
+
+    Eigen's threads pack both operands, a slice of the contracted axis at a time: all of a wide and shallow matrix.
+    Dots that run side by side, or the batches of one, may each take as much.
+    """
+    found = [0]
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            found.append(_packed_bytes(eqn))
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                if isinstance(inner, (jex_core.Jaxpr, jex_core.ClosedJaxpr)):
+                    found.append(dot_scratch(getattr(inner, "jaxpr", inner)))
+    return max(found)
+
+
+def _packed_bytes(eqn: jex_core.JaxprEqn) -> int:
+    (lhs_contract, _), (lhs_batch, _) = eqn.params["dimension_numbers"]
+    lhs, rhs = (v.aval for v in eqn.invars)
+    depth = math.prod(lhs.shape[i] for i in lhs_contract)
+    batch = math.prod(lhs.shape[i] for i in lhs_batch)
+    rows = (lhs.size + rhs.size) // max(1, depth * batch)
+    return rows * min(depth, EIGEN_DEPTH) * lhs.dtype.itemsize
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -30,9 +30,16 @@ def at_source(source_info: Any, name_stack: Any = None) -> Any:
     return public_source_info.user_context(source_info.traceback, name_stack=name_stack)
 
 
-def register_as_internal(path: str) -> None:
-    """Hides frames of the file or directory `path` from user frames and filtered tracebacks."""
-    public_source_info.register_exclusion(path)
+def register_as_internal(package: str) -> None:
+    """Hides the frames of a package from source lines and filtered tracebacks; its examples stay, as user code.
+
+    The filter of tracebacks has no public name, the one of source lines has.
+    """
+    for entry in sorted(os.listdir(package)):
+        if entry not in ("examples", "__pycache__"):
+            path = os.path.join(package, entry)
+            public_source_info.register_exclusion(path)
+            traceback_util.register_exclusion(path)
 
 
 def under_jit() -> bool:

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .profile import Buffer
-
-_PACKAGE = os.path.dirname(__file__)
-
 
 class LimitError(ValueError):
     """The limit can't be met.
@@ -30,22 +23,3 @@ class LimitError(ValueError):
 
 class TargetError(RuntimeError):
     """The target is unknown, or can't do what was asked of it on this machine."""
-
-
-@contextlib.contextmanager
-def hide_frames() -> Iterator[None]:
-    """Lets an exception of the user's function through with memscope's own frames taken out."""
-    try:
-        yield
-    except Exception as error:
-        raise error.with_traceback(_without_own(error.__traceback__)) from error.__cause__
-
-
-def _without_own(traceback: TracebackType | None) -> TracebackType | None:
-    if traceback is None:
-        return None
-    rest = _without_own(traceback.tb_next)
-    if traceback.tb_frame.f_code.co_filename.startswith(_PACKAGE + os.sep):
-        return rest
-    traceback.tb_next = rest
-    return traceback

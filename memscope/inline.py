@@ -6,9 +6,11 @@ each eqn keeps the source line it was written on.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from jax.extend import core as jex_core
 
 from ._jax_private import user_frame
@@ -103,17 +105,14 @@ class _Flattener:
         return self._call(_closed(jaxprs.solve), [*solve_consts, *ins[sum(lengths) :]], source)
 
     def _barrier(self, ins: list[Atom], eqn: Eqn, source: Any) -> list[Atom]:
-        held = [a for a in ins if is_var(a)]
-        if not held:
-            return ins
-        fresh = [_like(a) for a in held]
-        self.eqns.append(
-            jex_core.new_jaxpr_eqn(
-                held, fresh, jex_core.primitives.optimization_barrier_p, {}, frozenset(), source, eqn.ctx
-            )
-        )
-        replaced = dict(zip(held, fresh, strict=True))
-        return [replaced.get(a, a) if is_var(a) else a for a in ins]
+        """One barrier an operand: they only keep what is recomputed from being shared with the first time."""
+        return [self._behind_barrier(a, eqn, source) if is_var(a) else a for a in ins]
+
+    def _behind_barrier(self, atom: Atom, eqn: Eqn, source: Any) -> Atom:
+        fresh = jex_core.Var(atom.aval)
+        barrier = jex_core.new_jaxpr_eqn([atom], [fresh], _barrier_primitive(), {}, frozenset(), source, eqn.ctx)
+        self.eqns.append(barrier)
+        return fresh
 
     def _append(self, eqn: Eqn, ins: list[Atom], source: Any) -> list[Atom]:
         key = _identity(eqn, ins)
@@ -151,6 +150,12 @@ _CALLS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "custom_vjp_call_jaxpr": lambda p: p["fun_jaxpr"],
     "custom_lin": lambda p: p["call_jaxpr"],
 }
+
+
+@functools.cache
+def _barrier_primitive() -> jex_core.Primitive:
+    """JAX exports the function, not its primitive."""
+    return jax.make_jaxpr(jax.lax.optimization_barrier)(0.0).eqns[0].primitive
 
 
 def _closed(jaxpr: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:

@@ -210,7 +210,7 @@ class Request:
             build=found.compiled.build,
             slowdown=after.seconds / before.seconds if before.seconds else 1.0,
             extra_work=after.work / before.work if before.work else 1.0,
-            loops=() if candidate is None else tuple(_describe(program, candidate.structure.streaming.generated, l, c) for l, c in candidate.chunks.items()),
+            loops=() if candidate is None else tuple(_describe(program, candidate.structure.streaming.remade, l, c) for l, c in candidate.chunks.items()),
             fn=PlannedFunction(self.signature, rewritten, found.compiled.build, original),
             rewritten=rewritten,
             original=original,
@@ -300,13 +300,13 @@ def _limit_error(lowest: Plan, search: Search) -> LimitError:
     return LimitError(limit_error_text(lowest, held), lowest.peak_bytes, held)
 
 
-def _describe(program: Program, generated: frozenset[Any], loop: LoopPlan, chunk: int) -> Loop:
+def _describe(program: Program, remade: frozenset[Any], loop: LoopPlan, chunk: int) -> Loop:
     streams: dict[Any, Stream] = {}
     sunk = {s.var for s in loop.sinks if isinstance(s, Stack)}
     for task in loop.body:
         eqn = program.eqns[task.eqn]
         for var, window in zip(eqn.outvars, task.windows(), strict=False):
-            if window is not None and var not in sunk and var not in generated:
+            if window is not None and var not in sunk and var not in remade:
                 streams[var] = Stream(
                     tuple(var.aval.shape), str(var.aval.dtype), eqn.primitive.name, window.axis,
                     aval_bytes(var.aval), program.sources[task.eqn],

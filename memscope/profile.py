@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ._jax_private import api_boundary
 from .compile import Build, Compiled, compile_program
 from .hlo.assignment import parse_assignment
 from .hlo.liveness import LiveBuffer, Liveness, liveness
@@ -127,6 +128,7 @@ class Profile:
     __repr__ = __str__
 
 
+@api_boundary
 def profile(
     fn: Callable[..., Any],
     *args: Any,

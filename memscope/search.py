@@ -287,7 +287,7 @@ def bytes_per_step(program: Program, streaming: Streaming, loop: LoopPlan) -> in
         eqn = program.eqns[task.eqn]
         atoms = zip((*eqn.invars, *eqn.outvars), (*_in_windows(task), *task.windows()), strict=False)
         for atom, window in atoms:
-            if window is not None and not (is_var(atom) and atom in streaming.generated):
+            if window is not None and not (is_var(atom) and atom in streaming.remade):
                 rows = shape_of(atom)[window.axis]
                 sizes.append(nbytes(atom) * window.scale // max(1, rows))
     return max(sizes)

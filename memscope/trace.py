@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from ._jax_private import user_line
-from .errors import hide_frames
 from .inline import has_custom_derivatives, inline
 from .program import Program
 
@@ -47,8 +46,7 @@ def trace(
         fn, static_argnums=static_argnums, static_argnames=static_argnames or None, donate_argnums=donate_argnums
     )
     _check_leaves(fn, args, kwargs, static_argnums, static_argnames)
-    with hide_frames():
-        traced = jitted.trace(*args, **kwargs)
+    traced = jitted.trace(*args, **kwargs)
     closed = inline(traced.jaxpr, platform)
     infos = jax.tree_util.tree_flatten_with_path(traced.args_info)[0]
     names = traced.jaxpr.jaxpr.debug_info.arg_names or ()

@@ -14,8 +14,8 @@ from memscope.target import resolve
 
 if TYPE_CHECKING:
     from IPython.core.display_functions import DisplayHandle
-    from memscope.plan import Plan
 
+    from memscope.plan import Plan
     from memscope.profile import Profile
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import sys
@@ -9,6 +10,7 @@ import textwrap
 from typing import Any
 
 from IPython.core.error import UsageError as MagicUsageError
+from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand, output_can_be_silenced
 from IPython.core.magic_arguments import MagicArgumentParser
 
@@ -55,6 +57,8 @@ WITH_VALUE = ("-l", "--limit", "-t", "--target", "--export", "--name")
 @magics_class
 class MemscopeMagics(Magics):
     """The magics of `%load_ext memscope`."""
+
+    shell: InteractiveShell  # there is one wherever a magic runs
 
     @no_var_expand
     @output_can_be_silenced
@@ -135,13 +139,14 @@ def split_options(line: str) -> tuple[list[str], str]:
 
 
 def _first_token(text: str) -> tuple[str, str]:
-    lexer = shlex.shlex(text, posix=True)
+    stream = io.StringIO(text)
+    lexer = shlex.shlex(stream, posix=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
         token = lexer.get_token()
     except ValueError as error:
         raise UsageError(f"{text!r}: {error}; close the quote.") from None
-    return token or "", text[lexer.instream.tell() :].lstrip()
+    return token or "", text[stream.tell() :].lstrip()
 
 
 def _show_as(error: Exception, lines: list[str]) -> None:

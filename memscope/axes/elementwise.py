@@ -13,8 +13,8 @@ ELEMENTWISE = (
     "expm1 floor ge gt igamma igamma_grad_a igammac imag integer_pow is_finite le lgamma log log1p "
     "logistic lt max min mul ne neg nextafter not or polygamma population_count pow real reduce_precision "
     "regularized_incomplete_beta rem round rsqrt select_n shift_left shift_right_arithmetic "
-    "shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta name "
-    "optimization_barrier lt_to le_to eq_to random_gamma_grad erf_inv"
+    "shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta "
+    "name lt_to le_to eq_to random_gamma_grad"
 ).split()
 
 
@@ -22,14 +22,13 @@ ELEMENTWISE = (
 def elementwise(eqn: Eqn) -> Sequence[Factor]:
     """One factor an axis. A scalar operand, and an operand's axis of size 1 under a longer one, has none."""
     shape = shape_of(eqn.outvars[0])
-    if eqn.primitive.name == "optimization_barrier":
-        return barrier(eqn)
     return [
         mapped(size, [_axis(shape_of(a), shape, axis) for a in eqn.invars], [axis] * len(eqn.outvars))
         for axis, size in enumerate(shape)
     ]
 
 
+@rule("optimization_barrier", why="the barrier ties several arrays together")
 def barrier(eqn: Eqn) -> Sequence[Factor]:
     """Result i is operand i, whatever the shapes of the others."""
     places: list[Factor] = []

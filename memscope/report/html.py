@@ -87,7 +87,8 @@ def _timeline(profile: Profile) -> str:
     label = f"The most, {format_bytes(top)}, is in use at {text.peak_step(profile)}"
     return (
         "<h3>Bytes in use over the schedule</h3>"
-        f'<svg viewBox="0 0 {_LEFT + width + 8} {_TOP + height + _BOTTOM}" role="img" aria-label="{escape(label)}">'
+        f'<svg viewBox="0 0 {_LEFT + width + 8} {_TOP + height + _BOTTOM}" shape-rendering="crispEdges" '
+        f'role="img" aria-label="{escape(label)}">'
         f"{_scale(top)}{bars}{_peak_mark(peak_at, len(steps))}"
         f'<text x="{_LEFT}" y="{_TOP + height + 20}">step 1</text>'
         f'<text x="{_LEFT + width}" y="{_TOP + height + 20}" text-anchor="end">'

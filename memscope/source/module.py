@@ -173,7 +173,7 @@ def _jits(page: _Page, donated: Sequence[bool]) -> list[str]:
     options = f", compiler_options={{{pairs}}}" if pairs else ""
     lines = wrap(f"_compiled = jax.jit({page.function}{donate}{options})", 0)
     if options:
-        lines += ["# Compiler options hold for an outermost jit only: under another one they are its own to give."]
+        lines += ["# Inside another jit, grad or vmap no compiler options may be given: the outermost jit's hold."]
         lines += [f"_traced = jax.jit({page.function})"]
     return lines
 
@@ -210,7 +210,7 @@ def _wrapper(page: _Page) -> Iterator[str]:
     yield "            # Another shape would give wrong values: the sizes are written into the code."
     yield f'            raise TypeError(f"{page.safe} takes {{wanted}}, not {{given}}")'
     if page.options:
-        yield "        # With constant arguments only the trace of an outer jit shows in a new array."
+        yield "        # Under an outer jit new arrays are traced, even where the arguments are constants."
         yield "        probe = [*leaves, jnp.zeros(())]"
         yield "        if any(isinstance(leaf, jax.core.Tracer) for leaf in probe):"
         yield from wrap(f"return _traced({page.passed})", 12)

@@ -72,6 +72,8 @@ class Names:
                 return name
 
     def of_primitive(self, primitive: str) -> str:
+        if primitive == "i":
+            return self.exact("i")
         return self.numbered(_SHORT.get(primitive, identifier(primitive).lower()))
 
 

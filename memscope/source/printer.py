@@ -57,7 +57,9 @@ class Block:
             self.lines.append("")
 
     def nested(self) -> Block:
-        return Block(self.indent + 4)
+        inner = Block(self.indent + 4)
+        inner._source = self._source
+        return inner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +140,8 @@ class Printer:
         read = {a for eqn in closed.jaxpr.eqns for a in eqn.invars if is_var(a)}
         read |= {a for a in closed.jaxpr.outvars if is_var(a)}
         return [
-            Expr(self.names.numbered(base) if var in read else "_") for var, base in zip(variables, bases, strict=True)
+            Expr(self.names.of_primitive(base) if var in read else "_")
+            for var, base in zip(variables, bases, strict=True)
         ]
 
     # Eqns
@@ -161,6 +164,7 @@ class Printer:
             tuple(self._argument(body, eqn, a) for a in eqn.invars),
             tuple(self._operand(body, eqn, a) for a in eqn.invars),
             self.x64,
+            any(v in body.returned for v in eqn.outvars),
         )
         with naming(eqn):
             expr = TEMPLATES[name](site) if name in TEMPLATES else None
@@ -192,7 +196,7 @@ class Printer:
     def bind_outputs(self, body: Body, outvars: Sequence[Var], bases: Sequence[str]) -> list[str]:
         targets = []
         for var, base in zip(outvars, bases, strict=True):
-            target = self.names.of_primitive(base) if body.used(var) else "_"
+            target = self.names.of_primitive(_role(body, var) or base) if body.used(var) else "_"
             body.env[var] = Expr(target)
             targets.append(target)
         return targets
@@ -208,6 +212,8 @@ class Printer:
             return False
         if not readers and [var] == body.closed.jaxpr.outvars:
             return True
+        if var is not None and _is_initial(body, eqn, var):
+            return len(expr.text) <= FOLDED_WIDTH
         if eqn.primitive.name not in FOLDABLE or len(readers) != 1 or var in body.returned:
             return False
         here, there = user_line(eqn.source_info), user_line(readers[0].source_info)
@@ -256,6 +262,34 @@ class Printer:
         large = kind_of(dtype) in "iu" and not -(2**31) <= int(atom.val) < 2**31
         expr = number(atom.val, dtype) if plain and not large else typed_number(atom.val, dtype)
         return self.constants.reference(atom.val) if expr is None else expr
+
+
+def _is_filled(eqn: Eqn) -> bool:
+    """True for an array of one repeated number."""
+    return eqn.primitive.name == "broadcast_in_dim" and not is_var(eqn.invars[0])
+
+
+def _is_initial(body: Body, eqn: Eqn, var: Var) -> bool:
+    """True where a filled array is where a loop starts from, and nothing else."""
+    readers = body.readers.get(var, [])
+    if not _is_filled(eqn) or len(readers) != 1 or var in body.returned:
+        return False
+    loop = readers[0]
+    starts = {"scan": ("num_consts",), "while": ("cond_nconsts", "body_nconsts")}.get(loop.primitive.name)
+    return starts is not None and var not in loop.invars[: sum(loop.params[name] for name in starts)]
+
+
+def _role(body: Body, var: Var) -> str | None:
+    """A better name than the primitive's, by what the value is for."""
+    producer = body.producer.get(var)
+    if producer is not None and _is_filled(producer):
+        literal: Any = producer.invars[0]
+        return None if is_key(literal.aval.dtype) else "zeros" if literal.val == 0 else "full"
+    first = {"dynamic_slice": 1, "dynamic_update_slice": 2}
+    readers = body.readers.get(var, [])
+    if any(r.primitive.name in first and var in r.invars[first[r.primitive.name] :] for r in readers):
+        return "start"
+    return None
 
 
 def returns(items: Sequence[str], empty: str = "()") -> str:

@@ -20,12 +20,14 @@ class Site:
       args: the operands as arguments of a `lax` function, which promotes nothing.
       loose: the operands of an operator or a `jnp` function: a literal is a plain Python number there.
       x64: the mode the text runs in, for what a Python number stands for.
+      returned: the function returns a result of this eqn, so its weak type shows.
     """
 
     eqn: jex_core.JaxprEqn
     args: tuple[Expr, ...]
     loose: tuple[Expr, ...]
     x64: bool
+    returned: bool
 
     @property
     def params(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ..axes.table import reason
 from ..program import Program, is_var, nbytes
 from .reach import AxisMap
 from .structure import Fold, LoopPlan, Obstacle, Sink, Stack, Streaming, sink_vars
-from .tasks import Task, fold_task, generated_vars, task_for
+from .tasks import Task, fold_task, generated_vars, relayout_vars, task_for
 
 Var = jex_core.Var
 Demand = tuple[Var, Window | None]
@@ -38,6 +38,7 @@ class Closure:
         self.program = program
         self.axes = AxisMap(program)
         self.generated = generated_vars(program)
+        self.relayouts = relayout_vars(program)
 
     def build(self, streamed: Iterable[Var], hints: Mapping[Var, set[int]]) -> Streaming:
         """Loops that stream as many of `streamed` as can be; none where that is no intermediate at all.
@@ -75,8 +76,12 @@ class _Attempt:
         self.program = closure.program
         self.streamed = streamed
         self.hints = hints
+        self.remade = closure.generated | {v for v in closure.relayouts - streamed if self._operand(v) not in streamed}
         self.sinks: list[Sink] = []
         self._verdicts: dict[Demand, Obstacle | Misaligned | None] = {}
+
+    def _operand(self, relayout: Var) -> object:
+        return self.program.eqns[self.program.producer[relayout]].invars[0]
 
     # Choosing how each sink is computed.
 
@@ -123,6 +128,9 @@ class _Attempt:
         options, blocked = [], []
         for factor in self.closure.axes.factors(index):
             if factor.fold is None or factor.size < 2:
+                continue
+            if factor.fold == "scatter" and is_var(eqn.invars[0]) and eqn.invars[0] in self.streamed:
+                blocked.append(Obstacle(eqn.invars[0], index, "the scatter accumulates into it"))
                 continue
             verdict, task = self._aligned(lambda scale, f=factor: fold_task(index, f, scale), index)
             if task is not None:
@@ -203,7 +211,7 @@ class _Attempt:
         return [(a, w) for a, w in task.reads(self.program) if is_var(a) and self._computed_inside(a)]
 
     def _computed_inside(self, var: Var) -> bool:
-        return var in self.streamed or var in self.closure.generated
+        return var in self.streamed or var in self.remade
 
     def _verdict(self, demand: Demand) -> Obstacle | Misaligned | None:
         """Whether a demand can be met, each demand below it judged once; without recursion, as programs are deep."""
@@ -261,7 +269,7 @@ class _Attempt:
         return Streaming(
             program=self.program,
             streamed=self.streamed,
-            generated=self.closure.generated,
+            remade=self.remade,
             loops=tuple(loops),
             order=self._order(loops, available),
             obstacles=obstacles,
@@ -344,7 +352,7 @@ class _Attempt:
 
     def _weighty(self, body: Iterable[Task]) -> Iterable[Task]:
         """Tasks worth sharing a loop for: a mask that anyone can make again is not."""
-        return (t for t in body if not all(v in self.closure.generated for v in self.program.eqns[t.eqn].outvars))
+        return (t for t in body if not all(v in self.remade for v in self.program.eqns[t.eqn].outvars))
 
     def _loop(self, sinks: list[Sink], bodies: Mapping[Sink, Mapping[Task, None]], level: int) -> LoopPlan:
         body = {task: None for sink in sinks for task in bodies[sink]}

@@ -62,14 +62,14 @@ class Streaming:
 
     Attributes:
       streamed: the intermediates that never exist whole.
-      generated: those that any loop computes for itself.
+      remade: those that any loop computes for itself.
       order: ordinary eqns (by index) and loops, as they run.
       obstacles: why the others that were asked for are not streamed.
     """
 
     program: Program
     streamed: frozenset[jex_core.Var]
-    generated: frozenset[jex_core.Var]
+    remade: frozenset[jex_core.Var]
     loops: tuple[LoopPlan, ...]
     order: tuple[int | LoopPlan, ...]
     obstacles: tuple[Obstacle, ...]

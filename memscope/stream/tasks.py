@@ -75,11 +75,14 @@ GENERATORS = frozenset(
 )
 
 
+RELAYOUTS = frozenset("transpose reshape squeeze expand_dims".split())
+
+
 def generated_vars(program: Program) -> frozenset[jex_core.Var]:
     """Intermediates made from nothing but scalars (masks, identity matrices, constant fills).
 
-    XLA fuses them into whoever reads them, so they never count as memory and a loop may always
-    compute its own.
+    XLA fuses them into whoever reads them, so they never count as memory and a loop may always make
+    its own, whole or sliced.
     """
     generated: set[jex_core.Var] = set()
     for eqn in program.eqns:
@@ -88,6 +91,23 @@ def generated_vars(program: Program) -> frozenset[jex_core.Var]:
         if all(not is_var(a) or a in generated or _is_scalar(a) for a in eqn.invars):
             generated.add(eqn.outvars[0])
     return frozenset(generated)
+
+
+def relayout_vars(program: Program) -> frozenset[jex_core.Var]:
+    """Other layouts of an array that only feed a dot_general, which takes any layout.
+
+    Read from outside a loop, each would be an array of its own; made inside, it costs nothing.
+    """
+    return frozenset(
+        eqn.outvars[0]
+        for eqn in program.eqns
+        if eqn.primitive.name in RELAYOUTS and _feeds_dots_only(program, eqn.outvars[0])
+    )
+
+
+def _feeds_dots_only(program: Program, var: jex_core.Var) -> bool:
+    readers = program.consumers.get(var, ())
+    return var not in program.outputs and all(program.eqns[i].primitive.name == "dot_general" for i in readers)
 
 
 def _is_scalar(atom: Atom) -> bool:

@@ -90,6 +90,8 @@ def _cast(site: Site) -> Expr | None:
     if is_placed(site.params.get("sharding")) or is_key(site.out.dtype):
         return None
     dtype, source, target = site.params["new_dtype"], site.kind(), kind_of(site.params["new_dtype"])
+    if source == "i" and dtype == site.aval().dtype and not site.returned and not site.is_literal(0):
+        return site.args[0]  # a loop's counter made strong: the integers it meets are
     if site.params["weak_type"] and dtype == default_dtype(target, site.x64):
         python = {"b": "bool", "i": "int", "f": "float", "c": "complex"}[target]
         return call("lax.convert_element_type", site.args[0], python)

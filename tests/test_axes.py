@@ -1,0 +1,199 @@
+"""Each rule against the primitive itself: streamed along every axis the rule frees, in odd chunks, nothing changes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from memscope.axes.factor import shape_of
+from memscope.program import Program
+from memscope.stream import Closure, rewrite
+from memscope.trace import trace
+
+RNG = np.random.default_rng(0)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def ints(high: int, *shape: int) -> np.ndarray:
+    return RNG.integers(0, high, size=shape).astype(np.int32)
+
+
+def spd(batch: int, n: int) -> np.ndarray:
+    a = floats(batch, n, n)
+    return a @ a.transpose(0, 2, 1) + n * np.eye(n, dtype=np.float32)
+
+
+def gather_rows(table: Any, rows: Any) -> Any:
+    return table[rows]
+
+
+def scatter_rows(table: Any, rows: Any, updates: Any) -> Any:
+    return table.at[rows].add(updates)
+
+
+# name: (function, arguments, {operand: axes that must be streamable})
+CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[int, set[int]]]] = {
+    "elementwise": (lambda x, y: jnp.where(x > y, jnp.exp(x), y), (floats(7, 5), floats(7, 5)), {0: {0, 1}, 1: {0, 1}}),
+    "elementwise_size_1": (lambda x, y: x * y, (floats(7, 5), floats(1, 5)), {0: {0, 1}, 1: {1}}),
+    "clamp": (lambda x: lax.clamp(0.0, x, 1.0), (floats(6, 3),), {0: {0, 1}}),
+    "broadcast": (lambda x: jnp.broadcast_to(x[:, None, :], (6, 4, 3)) * 2, (floats(6, 3),), {0: {0, 1}}),
+    "stretch": (lambda x: jnp.broadcast_to(x, (5, 3)), (floats(1, 3),), {0: {1}}),
+    "transpose": (lambda x: jnp.transpose(x, (2, 0, 1)), (floats(4, 5, 6),), {0: {0, 1, 2}}),
+    "squeeze": (lambda x: lax.squeeze(x, (1,)), (floats(6, 1, 3),), {0: {0, 2}}),
+    "expand": (lambda x: lax.expand_dims(x, (1,)), (floats(6, 3),), {0: {0, 1}}),
+    "merge": (lambda x: x.reshape(20, 3), (floats(5, 4, 3),), {0: {0, 2}}),
+    "split_axis": (lambda x: x.reshape(5, 4, 3), (floats(20, 3),), {0: {0, 1}}),
+    "regroup": (lambda x: x.reshape(2, 12), (floats(4, 6),), {0: {0}}),
+    "reduce_sum": (lambda x: jnp.sum(x, axis=(0, 2)), (floats(5, 4, 3),), {0: {0, 1, 2}}),
+    "reduce_prod": (lambda x: jnp.prod(x, axis=1), (floats(5, 4),), {0: {0, 1}}),
+    "reduce_max": (lambda x: jnp.max(x, axis=0), (floats(7, 4),), {0: {0, 1}}),
+    "reduce_min_int": (lambda x: jnp.min(x, axis=0), (ints(50, 7, 4),), {0: {0, 1}}),
+    "reduce_and": (lambda x: jnp.all(x > 0, axis=1), (floats(7, 4),), {0: {0, 1}}),
+    "reduce_or": (lambda x: jnp.any(x > 2, axis=0), (floats(7, 4),), {0: {0, 1}}),
+    "reduce_xor": (lambda x: lax.reduce_xor(x, (0,)), (ints(99, 7, 4),), {0: {0, 1}}),
+    "argmax": (lambda x: jnp.argmax(x, axis=0), (ints(3, 9, 4),), {0: {0, 1}}),
+    "argmin": (lambda x: jnp.argmin(x, axis=1), (ints(3, 5, 9),), {0: {0, 1}}),
+    "dot": (lambda x, y: x @ y, (floats(7, 5), floats(5, 6)), {0: {0, 1}, 1: {0, 1}}),
+    "dot_batched": (
+        lambda x, y: jnp.einsum("bnk,bmk->bnm", x, y),
+        (floats(3, 7, 5), floats(3, 4, 5)),
+        {0: {0, 1, 2}, 1: {0, 1, 2}},
+    ),
+    "dot_int8": (
+        lambda x, y: lax.dot(x.astype(jnp.int8), y.astype(jnp.int8), preferred_element_type=jnp.int32),
+        (ints(9, 6, 7), ints(9, 7, 3)),
+        {0: {0, 1}},
+    ),
+    "sort": (lambda x: jnp.sort(x, axis=1), (floats(6, 9),), {0: {0}}),
+    "argsort": (lambda x: jnp.argsort(x, axis=0), (floats(9, 6),), {0: {1}}),
+    "top_k": (lambda x: lax.top_k(x, 3), (floats(7, 9),), {0: {0}}),
+    "cumsum": (lambda x: jnp.cumsum(x, axis=1), (floats(7, 9),), {0: {0}}),
+    "cumprod_reverse": (lambda x: lax.cumprod(x, 0, reverse=True), (floats(5, 7),), {0: {1}}),
+    "slice": (lambda x: x[:, 1:4], (floats(7, 6),), {0: {0}}),
+    "strided_slice": (lambda x: x[::2], (floats(7, 6),), {0: {1}}),
+    "pad": (lambda x: jnp.pad(x, ((0, 0), (1, 2))), (floats(7, 4),), {0: {0}}),
+    "concatenate": (lambda x, y: jnp.concatenate([x, y], 1), (floats(7, 4), floats(7, 2)), {0: {0}, 1: {0}}),
+    "stack": (lambda x, y: jnp.stack([x, y], 1), (floats(7, 4), floats(7, 4)), {0: {0, 1}}),
+    "split": (lambda x: jnp.split(x, 2, axis=1), (floats(7, 6),), {0: {0}}),
+    "rev": (lambda x: jnp.flip(x, 0), (floats(7, 6),), {0: {1}}),
+    "dynamic_slice": (lambda x: lax.dynamic_slice_in_dim(x, 2, 3, axis=1), (floats(7, 6),), {0: {0}}),
+    "dynamic_update_slice": (
+        lambda x, u: lax.dynamic_update_slice_in_dim(x, u, 1, axis=1),
+        (floats(7, 6), floats(7, 2)),
+        {0: {0}, 1: {0}},
+    ),
+    "gather_rows": (gather_rows, (floats(9, 4), ints(9, 13)), {0: {1}, 1: {0}}),
+    "gather_batched": (
+        lambda x, i: jnp.take_along_axis(x, i, axis=1),
+        (floats(8, 6), ints(6, 8, 3)),
+        {0: {0}, 1: {0, 1}},
+    ),
+    "scatter_add": (scatter_rows, (floats(9, 4), ints(9, 13), floats(13, 4)), {1: {0}, 2: {0, 1}, 0: {1}}),
+    "scatter_max": (lambda t, i, u: t.at[i].max(u), (floats(9, 4), ints(9, 13), floats(13, 4)), {1: {0}, 2: {0, 1}}),
+    "scatter_set": (lambda t, i, u: t.at[i].set(u), (floats(20, 4), np.arange(13)[::-1].copy(), floats(13, 4)), {2: {1}}),
+    "triangular_solve_left": (
+        lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True),
+        (spd(1, 4)[0], floats(4, 7)),
+        {1: {1}},
+    ),
+    "triangular_solve_right": (
+        lambda a, b: lax.linalg.triangular_solve(a, b, left_side=False, lower=True),
+        (spd(1, 4)[0], floats(7, 4)),
+        {1: {0}},
+    ),
+    "cholesky": (jnp.linalg.cholesky, (spd(5, 3),), {0: {0}}),
+    "eigvalsh": (jnp.linalg.eigvalsh, (spd(5, 3),), {0: {0}}),
+    "inverse": (jnp.linalg.inv, (spd(5, 3),), {0: {0}}),
+    "iota": (lambda x: x + lax.broadcasted_iota(jnp.float32, (7, 5), 0), (floats(7, 5),), {0: {0, 1}}),
+    "eye": (lambda x: jnp.where(jnp.eye(7, dtype=bool), x, 0).sum(1), (floats(7, 7),), {0: {0, 1}}),
+    "stop_gradient": (lambda x: lax.stop_gradient(x) + 1, (floats(7, 5),), {0: {0, 1}}),
+    "barrier": (lambda x: lax.optimization_barrier(x) + 1, (floats(7, 5),), {0: {0, 1}}),
+    "reduce_precision": (lambda x: lax.reduce_precision(x, 5, 3), (floats(7, 5),), {0: {0, 1}}),
+}
+
+
+def prepared(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Program, list[Any]]:
+    """The program of `fn` behind one op an operand, so that each operand is an intermediate to stream."""
+
+    def run(*args: Any) -> Any:
+        return fn(*(lax.mul(a, jnp.ones((), a.dtype)) for a in args))
+
+    flat = [jnp.asarray(a) for a in args]
+    return trace(run, flat), flat
+
+
+def operand_vars(program: Program) -> list[Any]:
+    return [program.eqns[program.consumers[v][0]].outvars[0] for v in program.jaxpr.invars]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 100])
+@pytest.mark.parametrize("name", CASES)
+def test_streaming_an_operand_changes_nothing(name: str, chunk: int) -> None:
+    fn, args, free = CASES[name]
+    program, flat = prepared(fn, args)
+    want = jax.tree.leaves(jax.jit(fn)(*flat))
+    closure = Closure(program)
+    for operand, var in enumerate(operand_vars(program)):
+        for axis in range(len(shape_of(var))):
+            reach = closure.axes.reach((var, axis))
+            streaming = closure.build(reach, reach)
+            streamed_so = var in streaming.streamed and any(
+                window is not None and window.axis == axis
+                for loop in streaming.loops
+                for task in loop.body
+                for v, window in zip(program.eqns[task.eqn].outvars, task.windows(), strict=False)
+                if v is var
+            )
+            assert streamed_so or axis not in free.get(operand, ()), f"operand {operand}, axis {axis} was not streamed"
+            got = jax.jit(rewrite(streaming, {loop: min(chunk, loop.steps) for loop in streaming.loops}))(*flat)
+            for w, g in zip(want, got, strict=True):
+                assert w.dtype == g.dtype
+                np.testing.assert_allclose(w, g, rtol=2e-5, atol=2e-5)
+
+
+NAN, INF = np.nan, np.inf
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4])
+@pytest.mark.parametrize("fn", [jnp.argmax, jnp.argmin, jnp.max, jnp.min, jnp.sum], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "column",
+    [
+        [1.0, 3.0, 3.0, 0.0, 0.0, 3.0],
+        [1.0, NAN, 3.0, NAN, 0.0, 3.0],
+        [-INF, -INF, -INF, -INF, -INF, -INF],
+        [INF, INF, INF, 1.0, INF, INF],
+        [NAN, NAN, NAN, NAN, NAN, NAN],
+    ],
+)
+def test_folds_resolve_ties_and_nan_as_xla_does(column: list[float], fn: Any, chunk: int) -> None:
+    x = np.asarray(column, np.float32)[:, None] * np.ones((1, 3), np.float32)
+    program, flat = prepared(functools.partial(fn, axis=0), (x,))
+    closure = Closure(program)
+    reach = closure.axes.reach((operand_vars(program)[0], 0))
+    streaming = closure.build(reach, reach)
+    got = rewrite(streaming, {loop: chunk for loop in streaming.loops})(*flat)
+    np.testing.assert_array_equal(got[0], fn(flat[0], axis=0))
+    assert streaming.loops
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_sums_of_halves_are_carried_in_float32(dtype: Any) -> None:
+    x = jnp.ones((4096, 2), dtype)
+    program, flat = prepared(lambda x: jnp.ones((1, 4096), dtype) @ x, (x,))
+    closure = Closure(program)
+    reach = closure.axes.reach((operand_vars(program)[0], 0))
+    streaming = closure.build(reach, reach)
+    (got,) = rewrite(streaming, {loop: 1 for loop in streaming.loops})(*flat)
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(got, np.float32), 4096.0)
