@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy
 from jax._src import source_info_util, traceback_util
 from jax.extend import source_info_util as public_source_info
 from jax.extend.core import unsafe_am_i_under_a_jit_DO_NOT_USE
@@ -40,6 +41,8 @@ def register_as_internal(package: str) -> None:
             path = os.path.join(package, entry)
             public_source_info.register_exclusion(path)
             traceback_util.register_exclusion(path)
+    # A call such as np.sum(x) of a traced x passes through NumPy on its way to JAX.
+    public_source_info.register_exclusion(os.path.dirname(numpy.__file__))
 
 
 def under_jit() -> bool:
