@@ -20,7 +20,7 @@ test: $(VENV)/.with-test $(if $(wildcard tests/browser),system)
 	$(BIN)/python -m pytest $(TESTS)
 
 lab: $(VENV)/.with-demo $(VENV)/.with-notebook
-	$(BIN)/jupyter lab notebooks/quickstart.ipynb
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS) notebooks/quickstart.ipynb
 
 lint: $(VENV)/.with-test
 	$(BIN)/ruff check .

@@ -77,18 +77,21 @@ def dot_scratch(jaxpr: jex_core.Jaxpr) -> int:
             found.append(_packed_bytes(eqn))
         for value in eqn.params.values():
             for inner in value if isinstance(value, (tuple, list)) else (value,):
-                if isinstance(inner, (jex_core.Jaxpr, jex_core.ClosedJaxpr)):
-                    found.append(dot_scratch(getattr(inner, "jaxpr", inner)))
+                if isinstance(inner, jex_core.ClosedJaxpr):
+                    found.append(dot_scratch(inner.jaxpr))
+                elif isinstance(inner, jex_core.Jaxpr):
+                    found.append(dot_scratch(inner))
     return max(found)
 
 
 def _packed_bytes(eqn: jex_core.JaxprEqn) -> int:
     (lhs_contract, _), (lhs_batch, _) = eqn.params["dimension_numbers"]
-    lhs, rhs = (v.aval for v in eqn.invars)
+    lhs: Any = eqn.invars[0].aval
+    rhs: Any = eqn.invars[1].aval
     depth = math.prod(lhs.shape[i] for i in lhs_contract)
     batch = math.prod(lhs.shape[i] for i in lhs_batch)
     rows = (lhs.size + rhs.size) // max(1, depth * batch)
-    return rows * min(depth, EIGEN_DEPTH) * lhs.dtype.itemsize
+    return int(rows * min(depth, EIGEN_DEPTH) * lhs.dtype.itemsize)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

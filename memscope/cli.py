@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import pathlib
 import sys
 import traceback
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from .check import Check
     from .plan import Plan
 
-FITS, FAILED, BAD_USAGE, TOO_BIG, INTERRUPTED = 0, 1, 2, 3, 130
+FITS, FAILED, BAD_USAGE, TOO_BIG = 0, 1, 2, 3
+INTERRUPTED, PIPE_CLOSED = 130, 141  # as a shell counts SIGINT and SIGPIPE
 
 _DESCRIPTION = """\
 See where a JAX function's memory goes before it runs, and rewrite it to fit a limit.
@@ -51,13 +53,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     try:
         parsed = parser.parse_args(argv)
-        return parsed.command(parsed)
+        code: int = parsed.command(parsed)
+        sys.stdout.flush()
+        return code
     except (UsageError, TargetError) as error:
         _say(str(error))
         return BAD_USAGE
     except KeyboardInterrupt:
         _say("interrupted")
         return INTERRUPTED
+    except BrokenPipeError:
+        # The reader, such as `head`, has what it wanted; what is still buffered has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
     except Exception as error:
         from .call import user_traceback
 
@@ -169,16 +177,16 @@ def _plan(parsed: argparse.Namespace) -> int:
         _print_json(_outcome(plan, call, check))
     else:
         print(plan_line(plan, call, options) if options.quiet else plan.explain())
-        if check is not None:
+        if check is not None and check.ok:
             print(check_line(check))
+    if check is not None and not check.ok:
+        _say(f"the rewritten {call.name} did not pass its check, so no file is written: {check.how}")
+        return FAILED
     if options.export is not None:
         plan.save(options.export)
         _say(f"wrote {options.export}")
     if html is not None:
         _write(html, plan.to_html())
-    if check is not None and not check.ok:
-        _say(f"the rewritten {call.name} gives other values than the original ({check.how}): please report this.")
-        return FAILED
     return FITS
 
 

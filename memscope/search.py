@@ -24,6 +24,7 @@ from .inline import inline
 from .program import Program, is_var, nbytes
 from .sizes import format_bytes
 from .stream import Closure, LoopPlan, Obstacle, Streaming, rewrite
+from .stream.emit import BLOCK, JOINS, fusible_operand
 from .target import Target
 
 Var = jex_core.Var
@@ -33,6 +34,9 @@ Progress = Callable[[str], None]
 RANKING_CHUNK = 2 << 20
 CHUNKS = tuple(1 << bits for bits in (12, 14, 16, 18, 20, 21, 22, 24, 26))
 """Bytes of the largest array of one iteration: what the search chooses among."""
+
+PLAIN_CHUNK, LEAST_PLAIN_CHUNK = 16 << 20, 4 << 20
+"""Chunks of the plain build: tried first, and too small to be worth it."""
 
 SEEDS, ROUNDS, CONFIRMATIONS = 6, 4, 6
 WORTH_SHARING = 1 / 4
@@ -84,8 +88,8 @@ class Search:
         self.progress = progress
         self.closure = Closure(program)
         self.obstacles: dict[Var, Obstacle] = {}
-        self._confirmed: dict[tuple[Structure, int], Found] = {}
-        self._candidates: dict[tuple[Structure, int], Candidate] = {}
+        self._confirmed: dict[tuple[Candidate, Build], Found] = {}
+        self._candidates: dict[tuple[Structure, int, bool], Candidate] = {}
         self._grown: dict[Structure | None, list[Structure]] = {}
 
     # The program as written.
@@ -153,9 +157,6 @@ class Search:
                 return 1, small.estimate.temp_bytes, small.estimate.seconds
             return 0, round(small.estimate.seconds / self.original_estimate.seconds, 1), small.estimate.temp_bytes
 
-        if __import__('os').environ.get('DBG'):
-            for s in sorted(structures, key=key):
-                print('   rank', key(s), [(v.aval.str_short(),a) for v,a in s.seeds], [(l.steps,len(l.body),len(l.sinks)) for l in s.streaming.loops])
         return sorted(structures, key=key)
 
     def _predicted_peak(self, candidate: Candidate) -> int:
@@ -168,8 +169,12 @@ class Search:
 
     def _fit(self, structure: Structure, limit: int) -> Found | None:
         """The fastest chunks that fit, as XLA confirms; the smallest chunks where none do."""
+        if has_long_reductions(structure.streaming):
+            found = self._fit_plain(structure, limit)
+            if found is not None:
+                return found
         options = sorted(
-            (self.candidate(structure, size) for size in CHUNKS),
+            (self.candidate(structure, size) for size in self._chunk_sizes),
             key=lambda c: (self._predicted_peak(c) > limit * MARGIN, c.estimate.seconds),
         )
         largest = CHUNKS[-1]
@@ -178,35 +183,39 @@ class Search:
                 continue
             if self._predicted_peak(option) > limit * MARGIN:
                 break
-            found = self.confirm(option, limit)
+            found = self.confirm(option, Build.REFERENCE)
             if found.peak_bytes <= limit:
                 return found
             # What XLA needs beyond the limit tells how much smaller the chunks have to be.
             excess = (found.peak_bytes - self._fixed_bytes) / max(1, limit - self._fixed_bytes)
             largest = int(option.chunk_bytes / max(1.5, min(excess, 64)))
-        return self.confirm(self.candidate(structure, CHUNKS[0]), limit)
+        return self.confirm(self.candidate(structure, CHUNKS[0]), Build.REFERENCE)
 
-    def confirm(self, candidate: Candidate, limit: int) -> Found:
-        """Compiles a candidate: the reference build, and the plain one where that promises less."""
-        key = (candidate.structure, candidate.chunk_bytes)
-        if key not in self._confirmed or self._confirmed[key].peak_bytes > limit:
-            self.progress(
-                f"compiling with {_loops(candidate)} in chunks of {format_bytes(candidate.chunk_bytes)}"
-            )
-            reference = self._compile(candidate, Build.REFERENCE)
-            best = reference
-            if reference.bound_bytes > limit or b"reduce-window" in reference.module:
-                plain = self._compile(candidate, Build.PLAIN)
-                fits = plain.bound_bytes <= limit
-                if fits and (reference.bound_bytes > limit or 2 * plain.temp_bytes < reference.temp_bytes):
-                    best = plain
-                elif plain.bound_bytes < reference.bound_bytes:
-                    best = plain
-            self._confirmed[key] = Found(candidate, best)
+    def _fit_plain(self, structure: Structure, limit: int) -> Found | None:
+        """The plain build, where its bound fits with chunks that are large enough for it to be fast.
+
+        XLA's library fusions reduce long axes faster than loops of its own, but what they take beside
+        XLA's account is only bounded, and the bound grows with the chunk.
+        """
+        size, room = PLAIN_CHUNK, limit - self._fixed_bytes
+        for _ in range(2):
+            found = self.confirm(self.candidate(structure, size, blocked=False), Build.PLAIN)
+            if found.peak_bytes <= limit:
+                return found
+            size = int(size * MARGIN * room / (found.peak_bytes - self._fixed_bytes))
+            if size < LEAST_PLAIN_CHUNK:
+                return None
+        return None
+
+    def confirm(self, candidate: Candidate, build: Build) -> Found:
+        """Compiles a candidate."""
+        key = (candidate, build)
+        if key not in self._confirmed:
+            chunks = format_bytes(candidate.chunk_bytes)
+            self.progress(f"compiling with {_loops(candidate)} in chunks of {chunks} ({build.value} build)")
+            run = jex_core.jaxpr_as_fun(candidate.closed)
+            self._confirmed[key] = Found(candidate, compile_flat(run, self.program, build, self.target))
         return self._confirmed[key]
-
-    def _compile(self, candidate: Candidate, build: Build) -> Compiled:
-        return compile_flat(jex_core.jaxpr_as_fun(candidate.closed), self.program, build, self.target)
 
     # Structures.
 
@@ -257,17 +266,22 @@ class Search:
 
     # Candidates.
 
-    def candidate(self, structure: Structure, chunk_bytes: int) -> Candidate:
+    def candidate(self, structure: Structure, chunk_bytes: int, blocked: bool = True) -> Candidate:
         """The structure in chunks whose largest array is about `chunk_bytes`, traced."""
-        key = (structure, chunk_bytes)
+        key = (structure, chunk_bytes, blocked)
         if key not in self._candidates:
             chunks = {
                 loop: chunk_steps(loop, bytes_per_step(self.program, structure.streaming, loop), chunk_bytes)
                 for loop in structure.streaming.loops
             }
-            closed = trace_flat(rewrite(structure.streaming, chunks), self.program, self.target)
+            closed = trace_flat(rewrite(structure.streaming, chunks, blocked), self.program, self.target)
             self._candidates[key] = Candidate(structure, chunk_bytes, chunks, closed, estimate(closed))
         return self._candidates[key]
+
+    @property
+    def _chunk_sizes(self) -> tuple[int, ...]:
+        """Fewer to choose among where each takes long to trace."""
+        return CHUNKS if len(self.program.eqns) < 1000 else CHUNKS[::2]
 
 
 def trace_flat(run: Callable[..., Any], program: Program, target: Target) -> jex_core.ClosedJaxpr:
@@ -306,6 +320,20 @@ def chunk_steps(loop: LoopPlan, step_bytes: int, chunk_bytes: int) -> int:
     trips = -(-loop.steps // most)
     even = -(-loop.steps // trips)
     return even if even < 16 else min(most, -(-even // 8) * 8)
+
+
+def has_long_reductions(streaming: Streaming) -> bool:
+    """True where a loop reduces more elements than the reference build fuses, of an array nobody else reads."""
+    program = streaming.program
+    for loop in streaming.loops:
+        for task in loop.body:
+            eqn = program.eqns[task.eqn]
+            if eqn.primitive.name in JOINS and fusible_operand(program, eqn):
+                streamed = {w.axis for w in _in_windows(task) if w is not None}
+                shape = shape_of(eqn.invars[0])
+                if any(shape[int(a)] > BLOCK for a in eqn.params["axes"] if int(a) not in streamed):
+                    return True
+    return False
 
 
 def shared_boundary(streaming: Streaming, at_most: int) -> set[Var]:

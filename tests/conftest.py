@@ -45,6 +45,14 @@ def make_args():
     return np.ones((1000, 16), np.float32), np.ones((3000, 16), np.float32)
 
 
+def nearest_k(q, x, k):
+    return jax.lax.top_k(-(jnp.sum(q**2, 1)[:, None] - 2 * q @ x.T + jnp.sum(x**2, 1)), k)
+
+
+def make_args_and_k():
+    return *make_args(), 3
+
+
 def huge_args():
     return jnp.ones((10_000_000, 16)), jnp.ones((40, 16))
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from memscope import Check
 from memscope.cli import main
 
 pytestmark = pytest.mark.usefixtures("knn_file")
@@ -110,6 +111,13 @@ def test_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_plan_runs_on_real_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["plan", "knn.py:nearest", "--args", "knn.py:make_args", "--limit", "25%", "--run", "--quiet"])
     assert code == 0
+    assert "values agree" in capsys.readouterr().out
+
+
+def test_a_whole_number_among_the_arguments_stays_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["plan", "knn.py:nearest_k", "--args", "knn.py:make_args_and_k", "--limit", "25%", "--quiet"]
+    assert main(argv) == 0
+    assert main([*argv, "--run"]) == 0
     assert "values agree" in capsys.readouterr().out
 
 
@@ -215,6 +223,26 @@ def test_an_interrupt_leaves_no_traceback(capsys: pytest.CaptureFixture[str], mo
     monkeypatch.setattr("memscope.load.load_function", interrupted)
     assert main(["profile", "knn.py:nearest", "--shapes", SHAPES]) == 130
     assert capsys.readouterr().err == "memscope: interrupted\n"
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = [sys.executable, "-m", "memscope", "profile", "knn.py:nearest", "--shapes", SHAPES]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.close()
+        assert running.stderr.read() == ""
+    assert running.returncode == 141
+
+
+def test_values_that_differ_fail(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = Check(False, 1.0, 0.5, None, None, None, "the result is off by half.")
+    monkeypatch.setattr("memscope.Plan.check", lambda *_: wrong)
+    code = main(["plan", "knn.py:nearest", "--args", "knn.py:make_args", "--limit", "25%", "--run", "--quiet"])
+    out, err = capsys.readouterr()
+    assert code == 1
+    assert "did not pass its check, so no file is written: the result is off by half." in err
+    assert "agree" not in out
 
 
 def test_help_is_short_and_has_examples() -> None:

@@ -167,7 +167,8 @@ def _while(printer: Printer, body: Body, eqn: Eqn) -> None:
 
 
 def _cond(printer: Printer, body: Body, eqn: Eqn) -> None:
-    index, *operands = eqn.invars
+    index: Any = eqn.invars[0]
+    operands = eqn.invars[1:]
     atoms = [printer.atom(body, a) for a in operands]
     names = []
     _at(body, eqn)
@@ -182,7 +183,9 @@ def _cond(printer: Printer, body: Body, eqn: Eqn) -> None:
     if len(names) == 2:
         expr = call("lax.cond", _predicate(printer, body, index), names[1], names[0])
     else:
-        expr = call("lax.switch", printer.atom(body, index), tuple_text(names))
+        clamp = body.producer.get(index) if is_var(index) else None
+        plain = clamp.invars[1] if clamp is not None and printer.is_index(body, clamp) else index
+        expr = call("lax.switch", printer.atom(body, plain), tuple_text(names))
     if targets:
         printer.unpack(body.block, targets, expr.text, listed=False)
     else:
@@ -192,7 +195,7 @@ def _cond(printer: Printer, body: Body, eqn: Eqn) -> None:
 def _predicate(printer: Printer, body: Body, index: Any) -> str:
     """What `index` was converted from, where that is a boolean: `lax.cond` converts it again."""
     producer = body.producer.get(index) if is_var(index) else None
-    if producer is not None and printer.is_predicate(body, producer):
+    if producer is not None and printer.is_index(body, producer):
         return printer.atom(body, producer.invars[0]).text
     return printer.atom(body, index).at(1) + " != 0" if is_var(index) else f"{bool(index.val)}"
 

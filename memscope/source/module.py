@@ -15,6 +15,7 @@ from .expr import Expr, tuple_text, wrap
 from .names import Names, identifier
 from .printer import Block, Printer
 from .trees import Argument, Result, arguments, result
+from .values import param_text
 
 ClosedJaxpr = jex_core.ClosedJaxpr
 
@@ -93,12 +94,14 @@ class _Page:
     @property
     def parameters(self) -> str:
         positional = [a.name for a in self.inputs if not a.keyword]
-        keywords = [a.name for a in self.inputs if a.keyword]
-        return ", ".join([*positional, *(["*"] if keywords else []), *keywords])
+        keywords = [a.name for a in self.inputs if a.keyword and not a.hidden]
+        rest = ["**keywords"] if any(a.hidden for a in self.inputs) else []
+        return ", ".join([*positional, *(["*"] if keywords else []), *keywords, *rest])
 
     @property
     def passed(self) -> str:
-        return ", ".join(f"{a.name}={a.name}" if a.keyword else a.name for a in self.inputs)
+        shown = [f"{a.name}={a.name}" if a.keyword else a.name for a in self.inputs if not a.hidden]
+        return ", ".join([*shown, *(["**keywords"] if any(a.hidden for a in self.inputs) else [])])
 
     @property
     def everything(self) -> str:
@@ -169,7 +172,7 @@ def _closes_at_end(text: str) -> bool:
 
 def _jits(page: _Page, donated: Sequence[bool]) -> list[str]:
     donate = _donation(page.inputs, donated)
-    pairs = ", ".join(f'"{key}": "{value}"' for key, value in sorted(page.options.items()))
+    pairs = ", ".join(f"{param_text(key)}: {param_text(value)}" for key, value in sorted(page.options.items()))
     options = f", compiler_options={{{pairs}}}" if pairs else ""
     lines = wrap(f"_compiled = jax.jit({page.function}{donate}{options})", 0)
     if options:
@@ -185,7 +188,7 @@ def _donation(inputs: Sequence[Argument], donated: Sequence[bool]) -> str:
         flags = donated[first : first + len(argument.leaves)]
         first += len(argument.leaves)
         if flags and all(flags):
-            keywords += [argument.name] if argument.keyword else []
+            keywords += [argument.key] if argument.keyword else []
             numbers += [] if argument.keyword else [i]
     text = f", donate_argnums={tuple_text([str(n) for n in numbers])}" if numbers else ""
     quoted = [f'"{k}"' for k in keywords]

@@ -54,9 +54,15 @@ class Names:
         self._used: set[str] = set(_TAKEN)
         self._count: Counter[str] = Counter()
 
+    def claim(self, name: str) -> bool:
+        """Takes `name` as it is; False where it is taken."""
+        free = name not in self._used
+        self._used.add(name)
+        return free
+
     def exact(self, wanted: str) -> str:
         """`wanted` made an identifier, with a number only where it is taken."""
-        name = identifier(wanted)
+        name = wanted if wanted.isidentifier() else identifier(wanted)
         if name in self._used:
             return self.numbered(name)
         self._used.add(name)

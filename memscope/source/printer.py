@@ -12,7 +12,7 @@ from jax.extend import core as jex_core
 
 from .._jax_private import user_line
 from ..inline import inline
-from ..program import Atom, is_var
+from ..program import is_var
 from .constants import Constants
 from .expr import Expr, call, packed, tuple_text, wrap
 from .names import Names
@@ -204,7 +204,7 @@ class Printer:
     def _folds(self, body: Body, eqn: Eqn, expr: Expr) -> bool:
         if expr.is_name and len(eqn.outvars) == 1:
             return True  # an identity: the same value under the same name
-        if self.is_predicate(body, eqn):
+        if self.is_index(body, eqn):
             return True
         var = eqn.outvars[0] if len(eqn.outvars) == 1 else None
         readers = [] if var is None else body.readers.get(var, [])
@@ -219,24 +219,34 @@ class Printer:
         here, there = user_line(eqn.source_info), user_line(readers[0].source_info)
         return readers[0].primitive.name not in self.control and here == there and len(expr.text) <= FOLDED_WIDTH
 
-    def is_predicate(self, body: Body, eqn: Eqn) -> bool:
-        """True for the index that `lax.cond` makes of a boolean: written again, it makes it again."""
-        if eqn.primitive.name != "convert_element_type" or not is_var(eqn.invars[0]) or eqn.outvars[0] in body.returned:
+    def is_index(self, body: Body, eqn: Eqn) -> bool:
+        """True for what `lax.cond` makes of a boolean, or `lax.switch` of an index: written again, they do it again."""
+        operand = {"convert_element_type": 0, "clamp": 1}.get(eqn.primitive.name)
+        if operand is None or not is_var(eqn.invars[operand]) or eqn.outvars[0] in body.returned:
             return False
+        source: Any = eqn.invars[operand].aval
         readers = body.readers.get(eqn.outvars[0], [])
-        choosers = [r for r in readers if r.primitive.name == "cond" and len(r.params["branches"]) == 2]
-        only_index = all(r.invars[0] is eqn.outvars[0] and eqn.outvars[0] not in r.invars[1:] for r in choosers)
-        return eqn.invars[0].aval.dtype == bool and len(choosers) == len(readers) > 0 and only_index
+        for reader in readers:
+            if reader.primitive.name != "cond" or eqn.outvars[0] in reader.invars[1:]:
+                return False
+            count = len(reader.params["branches"])
+            if eqn.primitive.name == "convert_element_type" and (source.dtype != bool or count != 2):
+                return False
+            if eqn.primitive.name == "clamp" and (
+                source.dtype != "int32" or count < 3 or _bounds(eqn) != (0, count - 1)
+            ):
+                return False
+        return bool(readers)
 
     # Operands
 
-    def atom(self, body: Body, atom: Atom) -> Expr:
+    def atom(self, body: Body, atom: Any) -> Expr:
         """`atom` with exactly its dtype and weak type, wherever it stands."""
         if is_var(atom):
             return body.env[atom]
         return self._literal(atom, plain=atom.aval.weak_type and self._is_default(atom))
 
-    def _argument(self, body: Body, eqn: Eqn, atom: Atom) -> Expr:
+    def _argument(self, body: Body, eqn: Eqn, atom: Any) -> Expr:
         if is_var(atom):
             return body.env[atom]
         return self._literal(atom, plain=self._is_default(atom) and self._harmless(eqn, atom))
@@ -262,6 +272,12 @@ class Printer:
         large = kind_of(dtype) in "iu" and not -(2**31) <= int(atom.val) < 2**31
         expr = number(atom.val, dtype) if plain and not large else typed_number(atom.val, dtype)
         return self.constants.reference(atom.val) if expr is None else expr
+
+
+def _bounds(clamp: Eqn) -> tuple[int, int] | None:
+    operands: Any = clamp.invars
+    lower, _, upper = operands
+    return None if is_var(lower) or is_var(upper) else (int(lower.val), int(upper.val))
 
 
 def _is_filled(eqn: Eqn) -> bool:

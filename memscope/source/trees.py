@@ -22,13 +22,20 @@ class Argument:
     Attributes:
       leaves: its leaves' names, in order.
       unpacking: the statements that bind them; none where the argument is its own leaf.
+      key: the keyword it is passed by; None for a positional argument.
+      hidden: its keyword would hide a builtin or an import, so it comes in `**keywords`.
     """
 
     name: str
     tree: PyTreeDef
     leaves: tuple[str, ...]
     unpacking: tuple[str, ...]
-    keyword: bool
+    key: str | None = None
+    hidden: bool = False
+
+    @property
+    def keyword(self) -> bool:
+        return self.key is not None
 
 
 def arguments(in_tree: PyTreeDef, leaf_names: Sequence[str], names: Names) -> list[Argument]:
@@ -42,32 +49,36 @@ def arguments(in_tree: PyTreeDef, leaf_names: Sequence[str], names: Names) -> li
         base = leaf_names[first] if tree.num_leaves else "unused"
         bases.append(str(key) if key is not None else base.split("[")[0].split(".")[0])
         first += tree.num_leaves
+    # A keyword can't be renamed, so it comes first; where even it is taken, it stays in `**keywords`.
+    hidden = {key for key in keys if key is not None and not names.claim(key)}
+    if hidden:
+        names.claim("keywords")
     found, first = [], 0
     for tree, key, base in zip(trees, keys, bases, strict=True):
-        # `*args` gives several arguments the same name.
-        plain = base if key is not None or bases.count(base) == 1 else names.numbered(base)
-        name = plain if key is not None or plain != base else names.exact(base)
-        if key is not None:
-            names.exact(name)
         wanted = leaf_names[first : first + tree.num_leaves]
-        found.append(_argument(name, tree, wanted, names, keyword=key is not None))
         first += tree.num_leaves
+        if key is not None:
+            name = f'keywords["{key}"]' if key in hidden else key
+        else:  # `*args` gives several arguments the same name
+            name = names.exact(base) if bases.count(base) == 1 else names.numbered(base)
+        leaves, unpacking = _unpacked(name, tree, wanted, names)
+        found.append(Argument(name, tree, leaves, unpacking, key, key in hidden))
     return found
 
 
-def _argument(name: str, tree: PyTreeDef, wanted: Sequence[str], names: Names, *, keyword: bool) -> Argument:
-    if jax.tree_util.treedef_is_leaf(tree) and tree.num_leaves == 1:
-        return Argument(name, tree, (name,), (), keyword)
+def _unpacked(
+    name: str, tree: PyTreeDef, wanted: Sequence[str], names: Names
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of an argument's leaves, and the statements that bind them."""
+    if jax.tree_util.treedef_is_leaf(tree) and tree.num_leaves == 1 and name.isidentifier():
+        return (name,), ()
     leaves = tuple(names.exact(w) for w in wanted)
     if not leaves:
-        return Argument(name, tree, (), (), keyword)
+        return (), ()
     if _is_plain(tree):
-        paths = list(_paths(tree, name))
-        lines = [f"{leaf} = {path}" for leaf, path in zip(leaves, paths, strict=True)]
-    else:
-        target = tuple_text(leaves)
-        lines = [f"{target if len(target) > 60 else target.strip('()')} = jax.tree.leaves({name})"]
-    return Argument(name, tree, leaves, tuple(lines), keyword)
+        return leaves, tuple(f"{leaf} = {path}" for leaf, path in zip(leaves, _paths(tree, name), strict=True))
+    target = ", ".join(leaves) if len(leaves) > 1 else f"[{leaves[0]}]"
+    return leaves, (f"{target if len(target) < 60 else f'({target})'} = jax.tree.leaves({name})",)
 
 
 def _node(tree: PyTreeDef) -> tuple[Any, Any]:

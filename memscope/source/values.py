@@ -80,7 +80,7 @@ def _real(array: Any, dtype: Any) -> Expr | None:
         return Expr("jnp.nan") if array.tobytes() == np.asarray(math.nan).astype(dtype).tobytes() else None
     if math.isinf(value):
         return _signed("jnp.inf" if value > 0 else "-jnp.inf")
-    short = str(array) if "." in str(array) or "e" in str(array) else f"{array}.0"
+    short = str(array)  # the shortest digits that give this number back
     exact = np.asarray(float(short)).astype(dtype).tobytes() == array.tobytes()
     return _signed(repr(float(short)) if exact else repr(value))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from jax import lax
 from jax.extend import core as jex_core
 
 from ..axes import Window
+from ..axes.elementwise import ELEMENTWISE
 from ..axes.table import RESIZE
 from ..evaluate import TAG, bind
 from ..program import Atom, Program, is_var
@@ -21,8 +23,17 @@ from .tasks import Task
 Env = dict[jex_core.Var, Any]
 
 
-def rewrite(streaming: Streaming, chunks: Mapping[LoopPlan, int]) -> Callable[..., list[Any]]:
-    """The program as a function of its flat arguments, with each loop run in chunks of the given steps."""
+BLOCK, MOST_BLOCKS = 32, 16
+"""XLA CPU fuses a reduction of at most 32 elements with its operand, and materialises the operand of a longer one."""
+
+
+def rewrite(
+    streaming: Streaming, chunks: Mapping[LoopPlan, int], blocked: bool = False
+) -> Callable[..., list[Any]]:
+    """The program as a function of its flat arguments, with each loop run in chunks of the given steps.
+
+    `blocked` cuts long reductions inside the loops into blocks that XLA CPU's reference build can fuse.
+    """
     program = streaming.program
 
     def run(*args: Any) -> list[Any]:
@@ -34,7 +45,7 @@ def rewrite(streaming: Streaming, chunks: Mapping[LoopPlan, int]) -> Callable[..
                 outs = bind(eqn, [_value(env, a) for a in eqn.invars], f"{TAG}{item}")
                 env.update(zip(eqn.outvars, outs, strict=True))
             else:
-                _run_loop(streaming, item, chunks[item], env)
+                _run_loop(streaming, item, chunks[item], env, blocked)
         return [_value(env, a) for a in program.jaxpr.outvars]
 
     run.__name__ = program.name
@@ -45,20 +56,20 @@ def _value(env: Env, atom: Atom) -> Any:
     return env[atom] if is_var(atom) else atom.val
 
 
-def _run_loop(streaming: Streaming, loop: LoopPlan, chunk: int, env: Env) -> None:
+def _run_loop(streaming: Streaming, loop: LoopPlan, chunk: int, env: Env, blocked: bool) -> None:
     """Runs whole chunks in a `fori_loop`, then what remains in one smaller call: any size is exact."""
     trips, rest = divmod(loop.steps, chunk)
     carries = tuple(_init(streaming.program, sink, env) for sink in loop.sinks)
 
     def body(i: Any, carries: Any) -> Any:
-        return _iteration(streaming, loop, env, carries, i * np.int32(chunk), chunk)
+        return _iteration(_Chunk(streaming, env, i * np.int32(chunk), chunk, blocked), loop, carries)
 
     if trips == 1:
         carries = body(np.int32(0), carries)
     elif trips > 1:
         carries = lax.fori_loop(np.int32(0), np.int32(trips), body, carries)
     if rest:
-        carries = _iteration(streaming, loop, env, carries, np.int32(trips * chunk), rest)
+        carries = _iteration(_Chunk(streaming, env, np.int32(trips * chunk), rest, blocked), loop, carries)
     for sink, carry in zip(loop.sinks, carries, strict=True):
         env.update(zip(sink_vars(sink), _finish(streaming.program, sink, carry), strict=True))
 
@@ -84,11 +95,8 @@ def _accumulates_into(sink: Fold) -> bool:
     return sink.task.factor is not None and sink.task.factor.fold == "scatter"
 
 
-def _iteration(
-    streaming: Streaming, loop: LoopPlan, env: Env, carries: Sequence[Any], start: Any, steps: int
-) -> tuple[Any, ...]:
+def _iteration(chunk: _Chunk, loop: LoopPlan, carries: Sequence[Any]) -> tuple[Any, ...]:
     """One chunk: the body's tasks in program order, then each sink's carry brought up to date."""
-    chunk = _Chunk(streaming, env, start, steps)
     sinks = {sink.task: (i, sink) for i, sink in enumerate(loop.sinks) if isinstance(sink, Fold)}
     updated = list(carries)
     for task in loop.body:
@@ -106,8 +114,9 @@ def _iteration(
 class _Chunk:
     """The values of one iteration, by var and window."""
 
-    def __init__(self, streaming: Streaming, env: Env, start: Any, steps: int) -> None:
+    def __init__(self, streaming: Streaming, env: Env, start: Any, steps: int, blocked: bool) -> None:
         self.program = streaming.program
+        self.blocked = blocked
         self.env = env
         self.start = start
         self.steps = steps
@@ -143,6 +152,8 @@ class _Chunk:
         name = eqn.primitive.name
         if name in RESIZE:
             params = {**RESIZE[name](eqn, task.factor, task.scale * self.steps), **params}
+        if self.blocked and name in JOINS and fusible_operand(self.program, eqn):
+            return [_in_blocks(eqn, values[0], tag, params)]
         outs = bind(eqn, values, tag, **params)
         if name == "iota":
             return [self._shifted(task, outs[0])]
@@ -177,6 +188,38 @@ class _Chunk:
         """The first row of a window in this chunk."""
         first = self.start if scale == 1 else self.start * scale
         return first if shift == 0 else first + shift
+
+
+JOINS: dict[str, Callable[[Any, Any], Any]] = {
+    "reduce_sum": lax.add,
+    "reduce_prod": lax.mul,
+    "reduce_max": lax.max,
+    "reduce_min": lax.min,
+    "reduce_and": lax.bitwise_and,
+    "reduce_or": lax.bitwise_or,
+}
+
+
+def fusible_operand(program: Program, reduction: jex_core.JaxprEqn) -> bool:
+    """True where a reduction's operand is elementwise and read by nobody else: it could be fused away."""
+    operand = reduction.invars[0]
+    if not is_var(operand) or operand in program.outputs or len(program.consumers[operand]) != 1:
+        return False
+    producer = program.producer.get(operand)
+    return producer is not None and program.eqns[producer].primitive.name in ELEMENTWISE
+
+
+def _in_blocks(eqn: jex_core.JaxprEqn, value: Any, tag: str, params: dict[str, Any]) -> Any:
+    """A reduction of `value` in blocks of at most 32 elements, of equal size as far as that goes."""
+    axis = max((int(a) for a in eqn.params["axes"]), key=lambda a: value.shape[a])
+    length = value.shape[axis]
+    count = -(-length // BLOCK)
+    if not 1 < count <= MOST_BLOCKS:
+        return bind(eqn, [value], tag, **params)[0]
+    size = -(-length // count)
+    blocks = [lax.slice_in_dim(value, i, min(i + size, length), axis=axis) for i in range(0, length, size)]
+    partials = [bind(eqn, [block], tag, **params)[0] for block in blocks]
+    return functools.reduce(JOINS[eqn.primitive.name], partials)
 
 
 def _starts(rank: int, axis: int, row: Any) -> list[Any]:

@@ -65,9 +65,8 @@ def _slice(site: Site) -> Expr:
     strides = p["strides"] or (1,) * len(p["start_indices"])
     bounds = list(zip(p["start_indices"], p["limit_indices"], strides, site.aval().shape, strict=True))
     if is_key(site.out.dtype) or 0 in site.out.shape or any(step > 1 for _, _, step, _ in bounds):
-        return call(
-            "lax.slice", site.args[0], *(param_text(p[k]) for k in ("start_indices", "limit_indices", "strides"))
-        )
+        shown = [k for k in ("start_indices", "limit_indices", "strides") if p[k] is not None]
+        return call("lax.slice", site.args[0], *(param_text(p[k]) for k in shown))
     parts = [_range(int(start), int(stop), size) for start, stop, _, size in bounds]
     while len(parts) > 1 and parts[-1] == ":":
         parts.pop()

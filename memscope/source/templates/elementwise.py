@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from ..expr import AND, ATOM, COMPARE, OR, POWER, PRODUCT, SUM, UNARY, XOR, Expr, call
 from ..site import Site, Template
-from ..values import InexpressibleError, default_dtype, dtype_text, is_key, is_placed, kind_of, param_text
+from ..values import (
+    InexpressibleError,
+    default_dtype,
+    dtype_text,
+    is_key,
+    is_placed,
+    kind_of,
+    number,
+    param_text,
+    typed_number,
+)
 
 
 def infix(symbol: str, level: int, kinds: str, otherwise: str, *, associative: bool = False) -> Template:
@@ -29,7 +43,8 @@ def compare(symbol: str, otherwise: str) -> Template:
         if site.kind() == "" or (site.kind() == "c" and symbol not in ("==", "!=")):
             return call(f"lax.{otherwise}", *site.args)
         left, right = site.loose
-        if left == right:  # a test for NaN, which linters take for a slip
+        if left == right or (site.kind() == "b" and (site.is_literal(0) or site.is_literal(1))):
+            # A test for NaN and a comparison with True are what linters take for a slip.
             return call(f"lax.{otherwise}", *site.args)
         if site.is_literal(0) and not site.is_literal(1):
             return Expr(f"{right.at(COMPARE + 1)} {_MIRRORED[symbol]} {left.at(COMPARE + 1)}", COMPARE)
@@ -65,6 +80,8 @@ def extremum(jnp_name: str, lax_name: str) -> Template:
 
 
 def _negative(site: Site) -> Expr:
+    if site.args[0].level == UNARY:  # `--x` is what linters take for a slip
+        return call("lax.neg", site.args[0])
     return Expr(f"-{site.args[0].at(UNARY)}", UNARY)
 
 
@@ -92,13 +109,28 @@ def _cast(site: Site) -> Expr | None:
     dtype, source, target = site.params["new_dtype"], site.kind(), kind_of(site.params["new_dtype"])
     if source == "i" and dtype == site.aval().dtype and not site.returned and not site.is_literal(0):
         return site.args[0]  # a loop's counter made strong: the integers it meets are
+    folded = _constant(site) if site.is_literal(0) else None
+    if folded is not None:
+        return folded
     if site.params["weak_type"] and dtype == default_dtype(target, site.x64):
         python = {"b": "bool", "i": "int", "f": "float", "c": "complex"}[target]
         return call("lax.convert_element_type", site.args[0], python)
-    moves = source in "biuf" and target in "iuf" and dtype != site.aval().dtype
-    if moves and not site.is_literal(0):
+    literal = site.is_literal(0)
+    if source in "biuf" and target in "iuf" and dtype != site.aval().dtype and not literal:
         return Expr(f"{site.args[0].at(ATOM)}.astype({dtype_text(dtype)})")
     return call("lax.convert_element_type", site.args[0], dtype_text(dtype))
+
+
+def _constant(site: Site) -> Expr | None:
+    """A converted number, converted here: so does JAX while it traces."""
+    literal: Any = site.eqn.invars[0]
+    dtype, source = site.params["new_dtype"], site.kind()
+    if literal.aval.shape or not source or (source in "fc" and kind_of(dtype) not in "fc"):
+        return None  # a float out of an integer's range becomes what the device makes of it
+    value = np.asarray(literal.val).astype(dtype)
+    if site.params["weak_type"] and dtype == default_dtype(kind_of(dtype), site.x64):
+        return number(value, dtype)
+    return typed_number(value, dtype)
 
 
 def _round(site: Site) -> Expr:
