@@ -24,7 +24,7 @@ from .inline import inline
 from .program import Program, is_var, nbytes
 from .sizes import format_bytes
 from .stream import Closure, LoopPlan, Obstacle, Streaming, rewrite
-from .stream.emit import BLOCK, JOINS, fusible_operand
+from .stream.reductions import BLOCK, JOINS, Form, fused_chain, fusible_operand, reduces_lanes
 from .target import Target
 
 Var = jex_core.Var
@@ -89,7 +89,7 @@ class Search:
         self.closure = Closure(program)
         self.obstacles: dict[Var, Obstacle] = {}
         self._confirmed: dict[tuple[Candidate, Build], Found] = {}
-        self._candidates: dict[tuple[Structure, int, bool], Candidate] = {}
+        self._candidates: dict[tuple[Structure, int, Form], Candidate] = {}
         self._grown: dict[Structure | None, list[Structure]] = {}
 
     # The program as written.
@@ -174,7 +174,7 @@ class Search:
             if found is not None:
                 return found
         options = sorted(
-            (self.candidate(structure, size) for size in self._chunk_sizes),
+            (self.candidate(structure, size, form) for form in _forms(structure) for size in self._chunk_sizes),
             key=lambda c: (self._predicted_peak(c) > limit * MARGIN, c.estimate.seconds),
         )
         largest = CHUNKS[-1]
@@ -199,7 +199,7 @@ class Search:
         """
         size, room = PLAIN_CHUNK, limit - self._fixed_bytes
         for _ in range(2):
-            found = self.confirm(self.candidate(structure, size, blocked=False), Build.PLAIN)
+            found = self.confirm(self.candidate(structure, size, Form.PLAIN), Build.PLAIN)
             if found.peak_bytes <= limit:
                 return found
             size = int(size * MARGIN * room / (found.peak_bytes - self._fixed_bytes))
@@ -266,15 +266,15 @@ class Search:
 
     # Candidates.
 
-    def candidate(self, structure: Structure, chunk_bytes: int, blocked: bool = True) -> Candidate:
+    def candidate(self, structure: Structure, chunk_bytes: int, form: Form = Form.BLOCKS) -> Candidate:
         """The structure in chunks whose largest array is about `chunk_bytes`, traced."""
-        key = (structure, chunk_bytes, blocked)
+        key = (structure, chunk_bytes, form)
         if key not in self._candidates:
             chunks = {
                 loop: chunk_steps(loop, bytes_per_step(self.program, structure.streaming, loop), chunk_bytes)
                 for loop in structure.streaming.loops
             }
-            closed = trace_flat(rewrite(structure.streaming, chunks, blocked), self.program, self.target)
+            closed = trace_flat(rewrite(structure.streaming, chunks, form), self.program, self.target)
             self._candidates[key] = Candidate(structure, chunk_bytes, chunks, closed, estimate(closed))
         return self._candidates[key]
 
@@ -295,20 +295,25 @@ def trace_flat(run: Callable[..., Any], program: Program, target: Target) -> jex
 
 
 def bytes_per_step(program: Program, streaming: Streaming, loop: LoopPlan) -> int:
-    """Bytes that the largest array of one iteration grows by with each step."""
+    """Bytes that the largest array of one iteration grows by with each step.
+
+    What is fused into a reduction over another axis than the streamed one is no array.
+    """
+    fused = {
+        var
+        for task in loop.body
+        if task.factor is not None and task.factor.fold is None
+        for var in fused_chain(program, program.eqns[task.eqn])
+    }
     sizes = [1]
     for task in loop.body:
         eqn = program.eqns[task.eqn]
-        atoms = zip((*eqn.invars, *eqn.outvars), (*_in_windows(task), *task.windows()), strict=False)
-        for atom, window in atoms:
-            if window is not None and not (is_var(atom) and atom in streaming.remade):
-                rows = shape_of(atom)[window.axis]
-                sizes.append(nbytes(atom) * window.scale // max(1, rows))
+        windows = (*task.operand_windows(), *task.windows())
+        for atom, window in zip((*eqn.invars, *eqn.outvars), windows, strict=False):
+            if window is None or (is_var(atom) and (atom in streaming.remade or atom in fused)):
+                continue
+            sizes.append(nbytes(atom) * window.scale // max(1, shape_of(atom)[window.axis]))
     return max(sizes)
-
-
-def _in_windows(task: Any) -> Iterable[Any]:
-    return [None if at is None else task._window(at) for at in task.factor.ins] if task.factor else []
 
 
 def chunk_steps(loop: LoopPlan, step_bytes: int, chunk_bytes: int) -> int:
@@ -322,14 +327,23 @@ def chunk_steps(loop: LoopPlan, step_bytes: int, chunk_bytes: int) -> int:
     return even if even < 16 else min(most, -(-even // 8) * 8)
 
 
+def _forms(structure: Structure) -> tuple[Form, ...]:
+    """The forms worth telling apart for these loops."""
+    program = structure.streaming.program
+    tasks = (program.eqns[task.eqn] for loop in structure.streaming.loops for task in loop.body)
+    if any(eqn.primitive.name in JOINS and reduces_lanes(program, eqn) for eqn in tasks):
+        return Form.LANES, Form.BLOCKS
+    return (Form.BLOCKS,)
+
+
 def has_long_reductions(streaming: Streaming) -> bool:
     """True where a loop reduces more elements than the reference build fuses, of an array nobody else reads."""
     program = streaming.program
     for loop in streaming.loops:
         for task in loop.body:
             eqn = program.eqns[task.eqn]
-            if eqn.primitive.name in JOINS and fusible_operand(program, eqn):
-                streamed = {w.axis for w in _in_windows(task) if w is not None}
+            if eqn.primitive.name in JOINS and fusible_operand(program, eqn) and not reduces_lanes(program, eqn):
+                streamed = {w.axis for w in task.operand_windows() if w is not None}
                 shape = shape_of(eqn.invars[0])
                 if any(shape[int(a)] > BLOCK for a in eqn.params["axes"] if int(a) not in streamed):
                     return True

@@ -138,7 +138,11 @@ class Graph:
 
     def eqn(self, eqn: Any, ins: list[int]) -> list[int]:
         name = eqn.primitive.name
-        if name in ("name", "copy_p", "copy") or (name == "convert_element_type" and self.changes_nothing(eqn)):
+        if name in ("name", "copy_p", "copy", "device_put") or (
+            name == "convert_element_type" and self.changes_nothing(eqn)
+        ):
+            return ins
+        if name == "slice" and eqn.invars[0].aval.shape == eqn.outvars[0].aval.shape:
             return ins
         if name in ("eq", "ne"):
             ins = sorted(ins)
@@ -537,6 +541,19 @@ def special(x):
     )
 
 
+def plain_numbers(x):
+    a = lax.cond(x[0, 0] > 0, lambda a: a * 3.0 / 7.0, lambda a: -a / 3.0, 0.1)
+    b = lax.scan(lambda c, v: (c + v[0], v), lax.optimization_barrier(0.1) / 3.0, x)
+    return (
+        a,
+        b,
+        jnp.percentile(x, 30),
+        checkpoint_name(0.1, "n") * 3.0 / 7.0,
+        jax.device_put(0.3) / 0.7,
+        lax.neg(0.1) / 0.3,
+    )
+
+
 def literals(x):
     return 1.5, jnp.float32(2), 3, True, x, x, jnp.asarray(2, jnp.int8), None
 
@@ -582,6 +599,7 @@ FUNCTIONS = [
     (gradients, (X, W)),
     (special, (X,)),
     (literals, (X,)),
+    (plain_numbers, (X,)),
     (barriers, (X,)),
     (platforms, (X,)),
 ]

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .expr import Expr, tuple_text, wrap
+from .expr import Expr, tuple_text
 from .names import Names
 from .values import dtype_text, is_key, list_text
 
@@ -49,7 +49,7 @@ class Constants:
 
     def _named(self, base: str, text: str) -> Expr:
         name = self.names.numbered(base)
-        self.body_lines += wrap(f"{name} = {text}", 0)
+        self.body_lines.append(f"{name} = {text}")
         return Expr(name)
 
     def _array(self, array: np.ndarray) -> str:

@@ -11,7 +11,7 @@ from .._jax_private import user_line
 from ..program import is_var
 from .expr import Expr, call, packed, tuple_text
 from .printer import Block, Body, Control, Eqn, Printer, returns
-from .values import kind_of, mesh_text, param_text, spec_text
+from .values import InexpressibleError, kind_of, mesh_text, param_text, spec_text
 
 Closed = jex_core.ClosedJaxpr
 
@@ -54,6 +54,11 @@ def _define(printer: Printer, outer: Block, name: str, parameters: Sequence[str]
     outer.gap()
 
 
+def _closed_over(printer: Printer, body: Body, atoms: Sequence[Any]) -> list[Expr]:
+    """What a nested function reads from around it."""
+    return [printer.value(body, atom) for atom in atoms]
+
+
 def _scan(printer: Printer, body: Body, eqn: Eqn) -> None:
     p = eqn.params
     consts, carry = p["num_consts"], p["num_carry"]
@@ -70,7 +75,7 @@ def _scan(printer: Printer, body: Body, eqn: Eqn) -> None:
     inner = body.block.nested()
     parameters = [_parameter(inner, printer, own[:carry], "carry") if carry else "_"]
     parameters.append(_parameter(inner, printer, own[carry:], "xs") if xs else "_")
-    written = printer.body(closed, [*atoms[:consts], *own], inner)
+    written = printer.body(closed, [*_closed_over(printer, body, eqn.invars[:consts]), *own], inner)
     results = printer.results(written)
     inner.add(f"return {packed(results[:carry], 'None')}, {packed(results[carry:], 'None')}")
     name = printer.names.numbered("step")
@@ -120,7 +125,7 @@ def _fori(printer: Printer, body: Body, eqn: Eqn, closed: Closed, increment: Eqn
     own = printer.parameters(trimmed, jaxpr.invars[consts:], ["i", *bases])
     inner = body.block.nested()
     carry = _parameter(inner, printer, own[1:], "carry") if outvars else "_"
-    written = printer.body(trimmed, [*atoms[:consts], *own], inner)
+    written = printer.body(trimmed, [*_closed_over(printer, body, eqn.invars[:consts]), *own], inner)
     inner.add(returns(printer.results(written)))
     name = printer.names.numbered("body")
     _at(body, eqn)
@@ -150,10 +155,8 @@ def _while(printer: Printer, body: Body, eqn: Eqn) -> None:
     bases = _carry_bases(step, step.jaxpr.outvars)
     _at(body, eqn)
     names = []
-    for closed, consts, base in (
-        (test, atoms[:n_cond], "keep_going"),
-        (step, atoms[n_cond : n_cond + n_body], "body"),
-    ):
+    free = _closed_over(printer, body, eqn.invars[: n_cond + n_body])
+    for closed, consts, base in ((test, free[:n_cond], "keep_going"), (step, free[n_cond:], "body")):
         own = printer.parameters(closed, closed.jaxpr.invars[len(consts) :], bases)
         inner = body.block.nested()
         carry = _parameter(inner, printer, own, "carry") if own else "_"
@@ -168,8 +171,7 @@ def _while(printer: Printer, body: Body, eqn: Eqn) -> None:
 
 def _cond(printer: Printer, body: Body, eqn: Eqn) -> None:
     index: Any = eqn.invars[0]
-    operands = eqn.invars[1:]
-    atoms = [printer.atom(body, a) for a in operands]
+    atoms = _closed_over(printer, body, eqn.invars[1:])
     names = []
     _at(body, eqn)
     for branch in eqn.params["branches"]:
@@ -248,6 +250,38 @@ def _reduce_window(printer: Printer, body: Body, eqn: Eqn) -> None:
     printer.unpack(body.block, printer.bind_outputs(body, eqn.outvars, ["reduced"] * n), expr.text, listed=False)
 
 
+def _scatter(printer: Printer, body: Body, eqn: Eqn) -> None:
+    """A plain scatter, or `scatter_apply`: one whose update is a function of the old value."""
+    p = eqn.params
+    if p["update_jaxpr"] is None:
+        printer.plain(body, eqn)
+        return
+    closed = printer.flat(Closed(p["update_jaxpr"], p["update_consts"]))
+    old, new = closed.jaxpr.invars
+    if any(new in e.invars for e in closed.jaxpr.eqns):
+        raise InexpressibleError("an update of its own")
+    _at(body, eqn)
+    own = printer.parameters(closed, [old], ["x"])
+    inner = body.block.nested()
+    inner.add(returns(printer.results(printer.body(closed, [*own, Expr("_")], inner))))
+    name = printer.names.numbered("update")
+    _define(printer, body.block, name, [own[0].text], inner)
+    operand, indices, updates = eqn.invars
+    shape: Any = updates.aval
+    expr = call(
+        "lax.scatter_apply",
+        printer.atom(body, operand),
+        printer.atom(body, indices),
+        name,
+        param_text(p["dimension_numbers"]),
+        update_shape=param_text(shape.shape),
+        indices_are_sorted=param_text(p["indices_are_sorted"]),
+        unique_indices=param_text(p["unique_indices"]),
+        mode=param_text(p["mode"]),
+    )
+    printer.assign(body, eqn, expr)
+
+
 def _shard_map(printer: Printer, body: Body, eqn: Eqn) -> None:
     p = eqn.params
     atoms = [printer.atom(body, a) for a in eqn.invars]
@@ -283,5 +317,6 @@ CONTROL: dict[str, Control] = {
     "cond": _cond,
     "reduce": _reduce,
     "reduce_window": _reduce_window,
+    "scatter": _scatter,
     "shard_map": _shard_map,
 }

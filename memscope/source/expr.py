@@ -55,6 +55,9 @@ def wrap(line: str, indent: int, width: int = 99) -> list[str]:
     if indent + len(line) <= width:
         return [pad + line]
     spans = _bracket_spans(line)
+    target, equals, value = line.partition(" = ")
+    if not spans and equals:
+        return [f"{pad}{target} = (", f"{pad}    {value}", f"{pad})"]
     if not spans:
         return [pad + line]
     start, end = max(spans, key=lambda span: span[1] - span[0])

@@ -147,10 +147,10 @@ def _function(
             target = line.split(" = ")[0]
             if target in used or "," in target or target not in argument.leaves:
                 yield from wrap(line, 4)
-    pad = " " * block.indent
     if contexts:
         yield f"    with {', '.join(contexts)}:"
-    yield from (pad + line for line in constant_lines)
+    for line in constant_lines:
+        yield from wrap(line, block.indent)
     yield from block.lines
     text = page.returned.text
     # A bare tuple reads better, where it fits.

@@ -151,11 +151,32 @@ class Printer:
             with naming(eqn):
                 self.control[eqn.primitive.name](self, body, eqn)
             return
+        self.plain(body, eqn)
+
+    def plain(self, body: Body, eqn: Eqn) -> None:
+        """Writes an eqn by its template: as a statement, or into the expression that reads it."""
+        if eqn.primitive.name in ("name", "device_put"):
+            with naming(eqn):
+                self._alias(body, eqn)
+            return
         expr = self._expression(body, eqn)
         if self._folds(body, eqn, expr):
             body.env[eqn.outvars[0]] = expr
             return
         self.assign(body, eqn, expr)
+
+    def _alias(self, body: Body, eqn: Eqn) -> None:
+        """Results that are the operands themselves."""
+        placed = [d for d in eqn.params.get("devices", ()) if d is not None]
+        if placed:
+            raise InexpressibleError(f"it names a device ({placed[0]})")
+        for var, atom in zip(eqn.outvars, eqn.invars, strict=True):
+            expr = self.value(body, atom)
+            if expr.is_name:
+                body.env[var] = expr
+            else:
+                (target,) = self.bind_outputs(body, [var], [eqn.primitive.name])
+                body.block.add(f"{target} = {expr.text}")
 
     def _expression(self, body: Body, eqn: Eqn) -> Expr:
         name = eqn.primitive.name
@@ -217,7 +238,11 @@ class Printer:
         if eqn.primitive.name not in FOLDABLE or len(readers) != 1 or var in body.returned:
             return False
         here, there = user_line(eqn.source_info), user_line(readers[0].source_info)
-        return readers[0].primitive.name not in self.control and here == there and len(expr.text) <= FOLDED_WIDTH
+        return self._takes_expressions(readers[0]) and here == there and len(expr.text) <= FOLDED_WIDTH
+
+    def _takes_expressions(self, eqn: Eqn) -> bool:
+        """False where an operand may be read inside a nested function, which would compute it again."""
+        return eqn.primitive.name not in self.control or eqn.params.get("update_jaxpr", eqn) is None
 
     def is_index(self, body: Body, eqn: Eqn) -> bool:
         """True for what `lax.cond` makes of a boolean, or `lax.switch` of an index: written again, they do it again."""
@@ -246,6 +271,14 @@ class Printer:
             return body.env[atom]
         return self._literal(atom, plain=atom.aval.weak_type and self._is_default(atom))
 
+    def value(self, body: Body, atom: Any) -> Expr:
+        """As `atom`, but an array always: operators on two plain numbers would be Python's arithmetic."""
+        if is_var(atom):
+            return body.env[atom]
+        plain = self.atom(body, atom)
+        weak = atom.aval.weak_type and self._is_default(atom) and not plain.is_name
+        return call("jnp.asarray", plain) if weak else plain
+
     def _argument(self, body: Body, eqn: Eqn, atom: Any) -> Expr:
         if is_var(atom):
             return body.env[atom]
@@ -256,7 +289,7 @@ class Printer:
             return body.env[atom]
         avals: list[Any] = [a.aval for a in eqn.invars if is_var(a)]
         same = any(aval.dtype == atom.aval.dtype for aval in avals)
-        return self._literal(atom, plain=same and self._harmless(eqn, atom))
+        return self._literal(atom, plain=True) if same and self._harmless(eqn, atom) else self.value(body, atom)
 
     def _harmless(self, eqn: Eqn, atom: Any) -> bool:
         """True where a weakly typed number in place of `atom` leaves the result's type as it was."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,27 +11,24 @@ from jax import lax
 from jax.extend import core as jex_core
 
 from ..axes import Window
-from ..axes.elementwise import ELEMENTWISE
+from ..axes.factor import shape_of
 from ..axes.table import RESIZE
 from ..evaluate import TAG, bind
 from ..program import Atom, Program, is_var
 from .folds import COMBINERS
+from .reductions import JOINS, Form, chain_leaves, fusible_operand, in_blocks, lane_block, reduces_lanes, turn
 from .structure import Fold, LoopPlan, Sink, Stack, Streaming, sink_vars
-from .tasks import Task
+from .tasks import Read, Task
 
 Env = dict[jex_core.Var, Any]
 
 
-BLOCK, MOST_BLOCKS = 32, 16
-"""XLA CPU fuses a reduction of at most 32 elements with its operand, and materialises the operand of a longer one."""
-
-
 def rewrite(
-    streaming: Streaming, chunks: Mapping[LoopPlan, int], blocked: bool = False
+    streaming: Streaming, chunks: Mapping[LoopPlan, int], form: Form = Form.PLAIN
 ) -> Callable[..., list[Any]]:
     """The program as a function of its flat arguments, with each loop run in chunks of the given steps.
 
-    `blocked` cuts long reductions inside the loops into blocks that XLA CPU's reference build can fuse.
+    `form` is how the reductions inside the loops are written.
     """
     program = streaming.program
 
@@ -45,7 +41,7 @@ def rewrite(
                 outs = bind(eqn, [_value(env, a) for a in eqn.invars], f"{TAG}{item}")
                 env.update(zip(eqn.outvars, outs, strict=True))
             else:
-                _run_loop(streaming, item, chunks[item], env, blocked)
+                _run_loop(streaming, item, chunks[item], env, form)
         return [_value(env, a) for a in program.jaxpr.outvars]
 
     run.__name__ = program.name
@@ -56,20 +52,21 @@ def _value(env: Env, atom: Atom) -> Any:
     return env[atom] if is_var(atom) else atom.val
 
 
-def _run_loop(streaming: Streaming, loop: LoopPlan, chunk: int, env: Env, blocked: bool) -> None:
+def _run_loop(streaming: Streaming, loop: LoopPlan, chunk: int, env: Env, form: Form) -> None:
     """Runs whole chunks in a `fori_loop`, then what remains in one smaller call: any size is exact."""
     trips, rest = divmod(loop.steps, chunk)
+    turned = _turned_outside(streaming, loop, env) if form is Form.LANES else {}
     carries = tuple(_init(streaming.program, sink, env) for sink in loop.sinks)
 
     def body(i: Any, carries: Any) -> Any:
-        return _iteration(_Chunk(streaming, env, i * np.int32(chunk), chunk, blocked), loop, carries)
+        return _iteration(_Chunk(streaming, env, i * np.int32(chunk), chunk, form, turned), loop, carries)
 
     if trips == 1:
         carries = body(np.int32(0), carries)
     elif trips > 1:
         carries = lax.fori_loop(np.int32(0), np.int32(trips), body, carries)
     if rest:
-        carries = _iteration(_Chunk(streaming, env, np.int32(trips * chunk), rest, blocked), loop, carries)
+        carries = _iteration(_Chunk(streaming, env, np.int32(trips * chunk), rest, form, turned), loop, carries)
     for sink, carry in zip(loop.sinks, carries, strict=True):
         env.update(zip(sink_vars(sink), _finish(streaming.program, sink, carry), strict=True))
 
@@ -95,6 +92,19 @@ def _accumulates_into(sink: Fold) -> bool:
     return sink.task.factor is not None and sink.task.factor.fold == "scatter"
 
 
+def _turned_outside(streaming: Streaming, loop: LoopPlan, env: Env) -> dict[jex_core.Var, Any]:
+    """What the loop's reductions over a last axis read whole, turned once for all iterations."""
+    program = streaming.program
+    turned: dict[jex_core.Var, Any] = {}
+    for task in loop.body:
+        eqn = program.eqns[task.eqn]
+        if eqn.primitive.name in JOINS and reduces_lanes(program, eqn):
+            for atom in chain_leaves(program, eqn):
+                if atom in env and atom not in streaming.streamed:
+                    turned[atom] = turn(env[atom])
+    return turned
+
+
 def _iteration(chunk: _Chunk, loop: LoopPlan, carries: Sequence[Any]) -> tuple[Any, ...]:
     """One chunk: the body's tasks in program order, then each sink's carry brought up to date."""
     sinks = {sink.task: (i, sink) for i, sink in enumerate(loop.sinks) if isinstance(sink, Fold)}
@@ -114,21 +124,27 @@ def _iteration(chunk: _Chunk, loop: LoopPlan, carries: Sequence[Any]) -> tuple[A
 class _Chunk:
     """The values of one iteration, by var and window."""
 
-    def __init__(self, streaming: Streaming, env: Env, start: Any, steps: int, blocked: bool) -> None:
+    def __init__(
+        self, streaming: Streaming, env: Env, start: Any, steps: int, form: Form, turned: Mapping[jex_core.Var, Any]
+    ) -> None:
         self.program = streaming.program
-        self.blocked = blocked
+        self.form = form
+        self.turned = turned
+        self.turning = turning
         self.env = env
         self.start = start
         self.steps = steps
         self._values: dict[tuple[jex_core.Var, Window | None], Any] = {}
+        self._made_by: dict[tuple[Atom, Window | None], Task] = {}
 
     def run(self, task: Task) -> None:
-        """Computes a task and remembers its results."""
+        """Computes a task and remembers its results; one that a reduction makes block by block, only remembers it."""
         eqn = self.program.eqns[task.eqn]
-        outs = self._bind(task, self._operands(task))
-        windows = task.windows() or [None] * len(outs)
-        for var, window, value in zip(eqn.outvars, windows, outs, strict=True):
-            self._values[var, window] = value
+        windows = task.windows() or [None] * len(eqn.outvars)
+        keys = list(zip(eqn.outvars, windows, strict=True))
+        self._made_by.update((key, task) for key in keys)
+        if eqn.outvars[0] not in self.turning:
+            self._values.update(zip(keys, self._bind(task, self._operands(task)), strict=True))
 
     def fold(self, sink: Fold, carry: Any) -> Any:
         """The carry after this chunk."""
@@ -152,12 +168,44 @@ class _Chunk:
         name = eqn.primitive.name
         if name in RESIZE:
             params = {**RESIZE[name](eqn, task.factor, task.scale * self.steps), **params}
-        if self.blocked and name in JOINS and fusible_operand(self.program, eqn):
-            return [_in_blocks(eqn, values[0], tag, params)]
+        if self.form is not Form.PLAIN and name in JOINS and fusible_operand(self.program, eqn):
+            return [in_blocks(eqn, values[0], tag)]
         outs = bind(eqn, values, tag, **params)
         if name == "iota":
             return [self._shifted(task, outs[0])]
         return outs
+
+    def _reduce_lanes(self, eqn: jex_core.JaxprEqn, operand: Read, length: int, tag: str) -> Any:
+        """A reduction over the last axis of an elementwise chain, made block by block with that axis in front."""
+        size = lane_block(length)
+
+        def partial(first: Any, size: int) -> Any:
+            return bind(eqn, [self._turned(operand, first, size)], tag, axes=(0,))[0]
+
+        join = JOINS[eqn.primitive.name]
+        total = partial(np.int32(0), size)
+        count, rest = divmod(length, size)
+        if count > 1:
+            total = lax.fori_loop(
+                np.int32(1), np.int32(count), lambda b, so_far: join(so_far, partial(b * np.int32(size), size)), total
+            )
+        return join(total, partial(np.int32(count * size), rest)) if rest else total
+
+    def _turned(self, read: Read, first: Any, size: int) -> Any:
+        """Rows `[first, first + size)` of a chain's value with its last axis in front, made from turned operands."""
+        atom, window = read
+        if shape_of(atom) == ():
+            return self._read(atom, window)
+        task = self._made_by.get(read)
+        eqn = None if task is None else self.program.eqns[task.eqn]
+        if task is not None and eqn is not None and eqn.primitive.name != "broadcast_in_dim":
+            operands = [self._turned(r, first, size) for r in task.reads(self.program)]
+            return bind(eqn, operands, f"{TAG}{task.eqn}")[0]
+        whole = self.turned[atom] if window is None and atom in self.turned else turn(self._read(atom, window))
+        if whole.shape[0] == 1:
+            return whole
+        sizes = (size, *whole.shape[1:])
+        return lax.dynamic_slice(whole, _starts(whole.ndim, 0, first), sizes, allow_negative_indices=False)
 
     def _shifted(self, task: Task, counted: Any) -> Any:
         """An iota's window counts from where the window starts."""
@@ -166,6 +214,15 @@ class _Chunk:
         if window is None or window.axis != eqn.params["dimension"]:
             return counted
         return lax.add(counted, lax.convert_element_type(self._row(window.scale, window.shift), counted.dtype))
+
+    def reduce_lanes(self, task: Task) -> None:
+        """Computes a reduction over the last axis of an elementwise chain."""
+        eqn = self.program.eqns[task.eqn]
+        (window,) = task.windows()
+        length = shape_of(eqn.invars[0])[-1]
+        total = self._reduce_lanes(eqn, task.reads(self.program)[0], length, f"{TAG}{task.eqn}")
+        self._values[eqn.outvars[0], window] = total
+        self._made_by[eqn.outvars[0], window] = task
 
     def _operands(self, task: Task) -> list[Any]:
         return [self._read(atom, window) for atom, window in task.reads(self.program)]
@@ -188,38 +245,6 @@ class _Chunk:
         """The first row of a window in this chunk."""
         first = self.start if scale == 1 else self.start * scale
         return first if shift == 0 else first + shift
-
-
-JOINS: dict[str, Callable[[Any, Any], Any]] = {
-    "reduce_sum": lax.add,
-    "reduce_prod": lax.mul,
-    "reduce_max": lax.max,
-    "reduce_min": lax.min,
-    "reduce_and": lax.bitwise_and,
-    "reduce_or": lax.bitwise_or,
-}
-
-
-def fusible_operand(program: Program, reduction: jex_core.JaxprEqn) -> bool:
-    """True where a reduction's operand is elementwise and read by nobody else: it could be fused away."""
-    operand = reduction.invars[0]
-    if not is_var(operand) or operand in program.outputs or len(program.consumers[operand]) != 1:
-        return False
-    producer = program.producer.get(operand)
-    return producer is not None and program.eqns[producer].primitive.name in ELEMENTWISE
-
-
-def _in_blocks(eqn: jex_core.JaxprEqn, value: Any, tag: str, params: dict[str, Any]) -> Any:
-    """A reduction of `value` in blocks of at most 32 elements, of equal size as far as that goes."""
-    axis = max((int(a) for a in eqn.params["axes"]), key=lambda a: value.shape[a])
-    length = value.shape[axis]
-    count = -(-length // BLOCK)
-    if not 1 < count <= MOST_BLOCKS:
-        return bind(eqn, [value], tag, **params)[0]
-    size = -(-length // count)
-    blocks = [lax.slice_in_dim(value, i, min(i + size, length), axis=axis) for i in range(0, length, size)]
-    partials = [bind(eqn, [block], tag, **params)[0] for block in blocks]
-    return functools.reduce(JOINS[eqn.primitive.name], partials)
 
 
 def _starts(rank: int, axis: int, row: Any) -> list[Any]:

@@ -29,8 +29,12 @@ class Task:
         invars = program.eqns[self.eqn].invars
         if self.factor is None:
             return [(atom, None) for atom in invars]
-        reads = [(atom, self._window(at)) for atom, at in zip(invars, self.factor.ins, strict=True)]
+        reads = list(zip(invars, self.operand_windows(), strict=True))
         return reads[1:] if self.factor.fold == "scatter" else reads
+
+    def operand_windows(self) -> list[Window | None]:
+        """The window of each operand that it needs; None for all of it."""
+        return [] if self.factor is None else [self._window(at) for at in self.factor.ins]
 
     def windows(self) -> list[Window | None]:
         """The window of each result that it computes; None where that result is computed whole."""

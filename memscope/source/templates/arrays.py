@@ -67,6 +67,8 @@ def _slice(site: Site) -> Expr:
     if is_key(site.out.dtype) or 0 in site.out.shape or any(step > 1 for _, _, step, _ in bounds):
         shown = [k for k in ("start_indices", "limit_indices", "strides") if p[k] is not None]
         return call("lax.slice", site.args[0], *(param_text(p[k]) for k in shown))
+    if site.out.shape == site.aval().shape:
+        return site.args[0]
     parts = [_range(int(start), int(stop), size) for start, stop, _, size in bounds]
     while len(parts) > 1 and parts[-1] == ":":
         parts.pop()

@@ -9,7 +9,6 @@ import numpy as np
 from ..expr import AND, ATOM, COMPARE, OR, POWER, PRODUCT, SUM, UNARY, XOR, Expr, call
 from ..site import Site, Template
 from ..values import (
-    InexpressibleError,
     default_dtype,
     dtype_text,
     is_key,
@@ -80,12 +79,15 @@ def extremum(jnp_name: str, lax_name: str) -> Template:
 
 
 def _negative(site: Site) -> Expr:
-    if site.args[0].level == UNARY:  # `--x` is what linters take for a slip
+    # `--x` is what linters take for a slip; `-2.0` would be Python's own number.
+    if site.args[0].level == UNARY or site.is_literal(0):
         return call("lax.neg", site.args[0])
     return Expr(f"-{site.args[0].at(UNARY)}", UNARY)
 
 
 def _invert(site: Site) -> Expr:
+    if site.is_literal(0):
+        return call("lax.bitwise_not", site.args[0])
     return Expr(f"~{site.args[0].at(UNARY)}", UNARY)
 
 
@@ -128,9 +130,10 @@ def _constant(site: Site) -> Expr | None:
     if literal.aval.shape or not source or (source in "fc" and kind_of(dtype) not in "fc"):
         return None  # a float out of an integer's range becomes what the device makes of it
     value = np.asarray(literal.val).astype(dtype)
-    if site.params["weak_type"] and dtype == default_dtype(kind_of(dtype), site.x64):
-        return number(value, dtype)
-    return typed_number(value, dtype)
+    if not site.params["weak_type"]:
+        return typed_number(value, dtype)
+    plain = number(value, dtype) if dtype == default_dtype(kind_of(dtype), site.x64) else None
+    return None if plain is None else call("jnp.asarray", plain)
 
 
 def _round(site: Site) -> Expr:
@@ -144,14 +147,6 @@ def _reduce_precision(site: Site) -> Expr:
 
 def _bitcast(site: Site) -> Expr:
     return call("lax.bitcast_convert_type", site.args[0], dtype_text(site.params["new_dtype"]))
-
-
-def _device_put(site: Site) -> Expr:
-    devices = site.params.get("devices", ())
-    if any(d is not None for d in devices):
-        raise InexpressibleError(f"a device ({devices[0]})")
-    texts = [a.text for a in site.args]
-    return site.args[0] if len(texts) == 1 else Expr(", ".join(texts), 0)
 
 
 _JNP = {name: unary(f"jnp.{name}") for name in "exp log sin cos tan tanh sqrt log1p expm1 floor ceil exp2".split()}
@@ -195,6 +190,4 @@ ELEMENTWISE: dict[str, Template] = {
     "bitcast_convert_type": _bitcast,
     "copy": lambda site: call("jnp.copy", site.args[0]),
     "copy_p": lambda site: call("jnp.copy", site.args[0]),
-    "device_put": _device_put,
-    "name": lambda site: site.args[0],
 }

@@ -51,16 +51,11 @@ def _scatter(name: str) -> Template:
     return write
 
 
-def _plain_scatter(site: Site) -> Expr | None:
-    # `scatter_apply` is a scatter with a function of its own.
-    return None if site.params["update_jaxpr"] is not None else _scatter("scatter")(site)
-
-
 INDEXING: dict[str, Template] = {
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
-    "scatter": _plain_scatter,
+    "scatter": _scatter("scatter"),
     **{f"scatter-{op}": _scatter(f"scatter_{op}") for op in ("add", "sub", "mul", "min", "max")},
     **{f"scatter_{op}": _scatter(f"scatter_{op}") for op in ("add", "sub", "mul", "min", "max")},
 }
