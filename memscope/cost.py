@@ -48,13 +48,16 @@ RATES = {  # seconds per element of the result (or of the operand, where that is
     "random": 2e-9,
 }
 FLOP_SECONDS = 1 / 1.0e11
+PACKING_SECONDS_PER_BYTE = 1 / 12e9
+"""A dot rearranges its operands before it multiplies: dear where a loop does so for each small chunk."""
+
 SOLVE_FLOP_SECONDS = 1 / 1.0e10
 EQN_SECONDS = 2e-6
 FRESH_SECONDS_PER_BYTE = 1 / 5e9
 """First touch of new pages; a loop's iterations reuse theirs."""
 
-LAST_AXIS_FACTOR = 3.0
-"""How much longer a fused reduction takes along the operand's last axis, where XLA CPU vectorises badly."""
+LAST_AXIS_FACTORS = ((8, 1.5), (math.inf, 3.0))
+"""How much longer a fused reduction takes along the operand's last axis, where XLA CPU vectorises badly: by its length."""
 CACHES = ((2 << 20, 1 / 60e9), (24 << 20, 1 / 25e9))
 MEMORY_SECONDS_PER_BYTE = 1 / 7e9
 
@@ -201,14 +204,16 @@ class _Walk:
         )
         if not all(v in self.fused for v in eqn.outvars):
             traffic += sum(_transfer(_read_bytes(eqn, a)) for a in eqn.invars if is_var(a) and a not in self.fused)
+        if eqn.primitive.name == "dot_general":
+            traffic += self._compute(eqn) + PACKING_SECONDS_PER_BYTE * sum(nbytes(a) for a in eqn.invars)
         return max(self._compute(eqn), traffic) + (0.0 if all(v in self.fused for v in eqn.outvars) else EQN_SECONDS)
 
     def _compute(self, eqn: Eqn) -> float:
         seconds = _compute(eqn)
         if eqn.primitive.name in COMBINERS and eqn.invars[0] in self.fused:
             shape = shape_of(eqn.invars[0])
-            if len(shape) - 1 in [int(a) for a in eqn.params["axes"]] and shape[-1] > 8:
-                return seconds * LAST_AXIS_FACTOR
+            if len(shape) - 1 in [int(a) for a in eqn.params["axes"]]:
+                return seconds * next(factor for length, factor in LAST_AXIS_FACTORS if shape[-1] <= length)
         return seconds
 
 

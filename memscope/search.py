@@ -24,7 +24,7 @@ from .inline import inline
 from .program import Program, is_var, nbytes
 from .sizes import format_bytes
 from .stream import Closure, LoopPlan, Obstacle, Streaming, rewrite
-from .stream.reductions import BLOCK, JOINS, Form, fused_chain, fusible_operand, reduces_lanes
+from .stream.reductions import BLOCK, JOINS, Form, chain, fusible_operand, reduces_lanes
 from .target import Target
 
 Var = jex_core.Var
@@ -38,7 +38,10 @@ CHUNKS = tuple(1 << bits for bits in (12, 14, 16, 18, 20, 21, 22, 24, 26))
 PLAIN_CHUNK, LEAST_PLAIN_CHUNK = 16 << 20, 4 << 20
 """Chunks of the plain build: tried first, and too small to be worth it."""
 
-SEEDS, ROUNDS, CONFIRMATIONS = 6, 4, 6
+SEEDS, ROUNDS, SHORTLIST, CONFIRMATIONS = 6, 4, 3, 6
+LARGE_PROGRAM = 1000
+"""Eqns beyond which tracing a candidate takes long enough to make do with fewer."""
+
 WORTH_SHARING = 1 / 4
 """An intermediate of at most this fraction of the seed is kept rather than computed in two loops."""
 
@@ -130,14 +133,10 @@ class Search:
             grown = self.grow(state)
             if not grown:
                 break
-            best: Found | None = None
-            for structure in self._ranked(grown, limit)[:3]:
-                found = self._fit(structure, limit)
-                if found is not None and found.peak_bytes <= limit:
-                    return found, True
-                if found is not None and (best is None or found.peak_bytes < best.peak_bytes):
-                    best = found
-            if best is None or best.peak_bytes >= lowest.peak_bytes:
+            best = self._best_of(self._ranked(grown, limit), limit)
+            if best.peak_bytes <= limit:
+                return best, True
+            if best.peak_bytes >= lowest.peak_bytes:
                 break
             lowest = best
             assert best.candidate is not None
@@ -167,29 +166,37 @@ class Search:
         o = self.original
         return o.argument_bytes + o.output_bytes - o.alias_bytes + o.constant_bytes
 
-    def _fit(self, structure: Structure, limit: int) -> Found | None:
-        """The fastest chunks that fit, as XLA confirms; the smallest chunks where none do."""
-        if has_long_reductions(structure.streaming):
-            found = self._fit_plain(structure, limit)
+    def _best_of(self, ranked: list[Structure], limit: int) -> Found:
+        """The fastest candidate that fits, as XLA confirms; the lowest where none does."""
+        shortlist = ranked[: SHORTLIST if len(self.program.eqns) < LARGE_PROGRAM else 1]
+        if has_long_reductions(shortlist[0].streaming):
+            found = self._fit_plain(shortlist[0], limit)
             if found is not None:
                 return found
         options = sorted(
-            (self.candidate(structure, size, form) for form in _forms(structure) for size in self._chunk_sizes),
-            key=lambda c: (self._predicted_peak(c) > limit * MARGIN, c.estimate.seconds),
+            (
+                candidate
+                for structure in shortlist
+                for form in _forms(structure)
+                for size in self._chunk_sizes
+                if self._predicted_peak(candidate := self.candidate(structure, size, form)) <= limit * MARGIN
+            ),
+            key=lambda candidate: candidate.estimate.seconds,
         )
-        largest = CHUNKS[-1]
-        for option in options[:CONFIRMATIONS]:
-            if option.chunk_bytes > largest:
+        largest = dict.fromkeys(shortlist, CHUNKS[-1])
+        tries = 0
+        for option in options:
+            if option.chunk_bytes > largest[option.structure] or tries == CONFIRMATIONS:
                 continue
-            if self._predicted_peak(option) > limit * MARGIN:
-                break
+            tries += 1
             found = self.confirm(option, Build.REFERENCE)
             if found.peak_bytes <= limit:
                 return found
             # What XLA needs beyond the limit tells how much smaller the chunks have to be.
             excess = (found.peak_bytes - self._fixed_bytes) / max(1, limit - self._fixed_bytes)
-            largest = int(option.chunk_bytes / max(1.5, min(excess, 64)))
-        return self.confirm(self.candidate(structure, CHUNKS[0]), Build.REFERENCE)
+            largest[option.structure] = int(option.chunk_bytes / max(1.5, min(excess, 64)))
+        smallest = (self.confirm(self.candidate(s, CHUNKS[0]), Build.REFERENCE) for s in ranked[:SHORTLIST])
+        return min(smallest, key=lambda found: found.peak_bytes)
 
     def _fit_plain(self, structure: Structure, limit: int) -> Found | None:
         """The plain build, where its bound fits with chunks that are large enough for it to be fast.
@@ -281,7 +288,7 @@ class Search:
     @property
     def _chunk_sizes(self) -> tuple[int, ...]:
         """Fewer to choose among where each takes long to trace."""
-        return CHUNKS if len(self.program.eqns) < 1000 else CHUNKS[::2]
+        return CHUNKS if len(self.program.eqns) < LARGE_PROGRAM else CHUNKS[::2]
 
 
 def trace_flat(run: Callable[..., Any], program: Program, target: Target) -> jex_core.ClosedJaxpr:
@@ -303,7 +310,7 @@ def bytes_per_step(program: Program, streaming: Streaming, loop: LoopPlan) -> in
         var
         for task in loop.body
         if task.factor is not None and task.factor.fold is None
-        for var in fused_chain(program, program.eqns[task.eqn])
+        for var in chain(program, program.eqns[task.eqn])[0]
     }
     sizes = [1]
     for task in loop.body:
@@ -331,7 +338,7 @@ def _forms(structure: Structure) -> tuple[Form, ...]:
     """The forms worth telling apart for these loops."""
     program = structure.streaming.program
     tasks = (program.eqns[task.eqn] for loop in structure.streaming.loops for task in loop.body)
-    if any(eqn.primitive.name in JOINS and reduces_lanes(program, eqn) for eqn in tasks):
+    if any(reduces_lanes(program, eqn) for eqn in tasks):
         return Form.LANES, Form.BLOCKS
     return (Form.BLOCKS,)
 

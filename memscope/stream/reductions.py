@@ -1,8 +1,7 @@
-"""Reductions in the form that XLA CPU's reference build runs best.
+"""Reductions that XLA CPU's reference build can fuse with their operand.
 
-It fuses a reduction of at most 32 elements with its operand and materialises the operand of a longer one,
-so a long one is cut into blocks. And it vectorises along the result's last axis, so where the reduced axis
-is the operand's last (a distance summed over its features), the operand is made with that axis in front.
+It fuses a reduction of at most 32 elements and materialises the operand of a longer one, so a long one is
+cut into blocks where its operand need not exist otherwise.
 """
 
 from __future__ import annotations
@@ -51,40 +50,53 @@ def fusible_operand(program: Program, reduction: jex_core.JaxprEqn) -> bool:
     return _is_private(program, operand) and _maker(program, operand).primitive.name in ELEMENTWISE
 
 
-def fused_chain(program: Program, eqn: jex_core.JaxprEqn) -> list[jex_core.Var]:
-    """The intermediates of an elementwise chain that is fused into the reduction `eqn`; none where it is no such thing."""
-    if eqn.primitive.name not in JOINS or not fusible_operand(program, eqn):
-        return []
-    chain, pending = [], list(eqn.invars)
+def chain(program: Program, reduction: jex_core.JaxprEqn) -> tuple[list[jex_core.Var], list[jex_core.Var]]:
+    """The elementwise chain that is fused into a reduction: what is made in it, and the arrays it starts from."""
+    made: list[jex_core.Var] = []
+    leaves: list[jex_core.Var] = []
+    if reduction.primitive.name not in JOINS or not fusible_operand(program, reduction):
+        return made, leaves
+    pending = list(reduction.invars)
     while pending:
         atom = pending.pop()
-        if _is_private(program, atom) and _maker(program, atom).primitive.name in (*ELEMENTWISE, "broadcast_in_dim"):
-            chain.append(atom)
+        if not is_var(atom) or shape_of(atom) == ():
+            continue
+        if _is_private(program, atom) and _maker(program, atom).primitive.name in ELEMENTWISE:
+            made.append(atom)
             pending += _maker(program, atom).invars
-    return chain
+        else:
+            leaves.append(atom)
+    return made, leaves
 
 
 def reduces_lanes(program: Program, reduction: jex_core.JaxprEqn) -> bool:
-    """True where the reduced axis is the last one of a chain of elementwise ops over smaller, broadcast arrays.
+    """True where the reduced axis is the last one of an elementwise chain over smaller, broadcast arrays.
 
     Turning those is cheap beside the work on what they are broadcast to.
     """
+    if reduction.primitive.name not in JOINS:
+        return False
     shape = shape_of(reduction.invars[0])
     axes = [int(a) for a in reduction.params["axes"]]
-    if len(shape) < 3 or axes != [len(shape) - 1]:
-        return False
-    return _is_turnable(program, reduction.invars[0])
+    made, leaves = chain(program, reduction)
+    return (
+        len(shape) >= 3
+        and axes == [len(shape) - 1]
+        and bool(made)
+        and all(1 in shape_of(leaf) or shape_of(leaf)[-1] == 1 for leaf in leaves)
+    )
 
 
-def _is_turnable(program: Program, atom: Atom) -> bool:
-    if shape_of(atom) == ():
-        return True
-    if not _is_private(program, atom):
-        return False
-    eqn = _maker(program, atom)
-    if eqn.primitive.name == "broadcast_in_dim":
-        return True
-    return eqn.primitive.name in ELEMENTWISE and all(_is_turnable(program, a) for a in eqn.invars)
+def in_blocks(eqn: jex_core.JaxprEqn, value: Any, tag: str) -> Any:
+    """The reduction of `value` in blocks of at most 32 of its longest axis, of equal size as far as that goes."""
+    axis = max((int(a) for a in eqn.params["axes"]), key=lambda a: value.shape[a])
+    length = value.shape[axis]
+    count = -(-length // BLOCK)
+    if not 1 < count <= MOST_BLOCKS:
+        return bind(eqn, [value], tag)[0]
+    size = -(-length // count)
+    blocks = [lax.slice_in_dim(value, i, min(i + size, length), axis=axis) for i in range(0, length, size)]
+    return functools.reduce(JOINS[eqn.primitive.name], (bind(eqn, [block], tag)[0] for block in blocks))
 
 
 def _is_private(program: Program, atom: Atom) -> bool:
@@ -99,43 +111,3 @@ def _is_private(program: Program, atom: Atom) -> bool:
 
 def _maker(program: Program, atom: Any) -> jex_core.JaxprEqn:
     return program.eqns[program.producer[atom]]
-
-
-def in_blocks(eqn: jex_core.JaxprEqn, value: Any, tag: str) -> Any:
-    """The reduction of `value` in blocks of at most 32 elements of its longest axis, of equal size as far as that goes."""
-    axis = max((int(a) for a in eqn.params["axes"]), key=lambda a: value.shape[a])
-    length = value.shape[axis]
-    count = -(-length // BLOCK)
-    if not 1 < count <= MOST_BLOCKS:
-        return bind(eqn, [value], tag)[0]
-    size = -(-length // count)
-    blocks = [lax.slice_in_dim(value, i, min(i + size, length), axis=axis) for i in range(0, length, size)]
-    return functools.reduce(JOINS[eqn.primitive.name], (bind(eqn, [block], tag)[0] for block in blocks))
-
-
-def lane_block(length: int) -> int:
-    """How many lanes to reduce at once: all of a short axis, else a divisor near 16, which ran fastest."""
-    if length <= BLOCK:
-        return length
-    near = sorted(range(BLOCK // 3, BLOCK + 1), key=lambda size: abs(size - BLOCK // 2))
-    return next((size for size in near if length % size == 0), BLOCK // 2)
-
-
-def chain_leaves(program: Program, reduction: jex_core.JaxprEqn) -> list[jex_core.Var]:
-    """The broadcast arrays that the elementwise chain under a reduction starts from."""
-    leaves, pending = [], list(reduction.invars)
-    while pending:
-        atom = pending.pop()
-        if shape_of(atom) != ():
-            eqn = _maker(program, atom)
-            if eqn.primitive.name == "broadcast_in_dim":
-                leaves.append(eqn.outvars[0])
-            else:
-                pending += eqn.invars
-    return leaves
-
-
-def turn(value: Any) -> Any:
-    """`value` with its last axis moved to the front."""
-    rank = value.ndim
-    return lax.transpose(value, (rank - 1, *range(rank - 1)))
