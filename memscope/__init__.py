@@ -1,8 +1,8 @@
 """memscope: where the memory of a JAX function goes, and the version of it that fits.
 
-    print(memscope.profile(fn, *args))                 # XLA's account, before anything runs
-    safe = memscope.plan(fn, *args, limit="1GiB")      # the rewritten function, and why
-    fn = memscope.memsafe(fn, limit="1GiB")            # used like jax.jit
+print(memscope.profile(fn, *args))                 # XLA's account, before anything runs
+safe = memscope.plan(fn, *args, limit="1GiB")      # the rewritten function, and why
+fn = memscope.memsafe(fn, limit="1GiB")            # used like jax.jit
 """
 
 from __future__ import annotations

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
-import numpy
+import numpy as np
 from jax._src import source_info_util, traceback_util
 from jax.extend import source_info_util as public_source_info
-from jax.extend.core import unsafe_am_i_under_a_jit_DO_NOT_USE
+from jax.extend.core import unsafe_am_i_under_a_jit_DO_NOT_USE  # type: ignore[attr-defined]
 
 
 def user_frame(source_info: Any) -> tuple[str, int] | None:
@@ -23,7 +24,15 @@ def user_frame(source_info: Any) -> tuple[str, int] | None:
 def user_line(source_info: Any) -> str | None:
     """The user's line as "file.py:12", or None where JAX kept no traceback."""
     frame = user_frame(source_info)
-    return None if frame is None else f"{os.path.basename(frame[0])}:{frame[1]}"
+    return None if frame is None else f"{_file_label(frame[0])}:{frame[1]}"
+
+
+def _file_label(path: str) -> str:
+    """The file's name; for a notebook cell, whose file is a temporary one, its prompt: "In[5]"."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    named = None if shell is None else shell.compile.format_code_name(path)
+    return os.path.basename(path) if named is None else str(named[1])
 
 
 def at_source(source_info: Any, name_stack: Any = None) -> Any:
@@ -42,7 +51,7 @@ def register_as_internal(package: str) -> None:
             public_source_info.register_exclusion(path)
             traceback_util.register_exclusion(path)
     # A call such as np.sum(x) of a traced x passes through NumPy on its way to JAX.
-    public_source_info.register_exclusion(os.path.dirname(numpy.__file__))
+    public_source_info.register_exclusion(os.path.dirname(np.__file__))
 
 
 def under_jit() -> bool:

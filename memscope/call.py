@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from .errors import ArgumentError
 from .options import Options, UsageError
 from .trace import RESERVED, function_name
 
@@ -103,10 +104,8 @@ def _refusals() -> Iterator[None]:
     """Turns what `trace` says of the arguments into a UsageError; what the user's function raises passes."""
     try:
         yield
-    except TypeError as error:
-        if _file(_frames(error)[-1]) == function_name.__code__.co_filename:
-            raise UsageError(str(error)) from None
-        raise
+    except ArgumentError as error:
+        raise UsageError(str(error)) from None
 
 
 def is_static(value: Any) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -78,11 +77,7 @@ def compile_flat(run: Callable[..., Any], program: Program, build: Build, target
     """Compiles `run`, a function of `program`'s flat arguments that stands for it."""
     with precision_of(program):
         jitted = jit_flat(run, program.donated, build)
-        shapes = [
-            jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=getattr(v.aval, "weak_type", False))
-            for v in program.jaxpr.invars
-        ]
-        return read_compiled(jitted.trace(*shapes).lower().compile(), build)
+        return read_compiled(jitted.trace(*program.argument_shapes).lower().compile(), build)
 
 
 def jit_flat(run: Callable[..., Any], donated: Sequence[bool], build: Build) -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from jax.extend import core as jex_core
 
@@ -57,7 +56,7 @@ FRESH_SECONDS_PER_BYTE = 1 / 5e9
 """First touch of new pages; a loop's iterations reuse theirs."""
 
 LAST_AXIS_FACTORS = ((8, 1.5), (math.inf, 3.0))
-"""How much longer a fused reduction takes along the operand's last axis, where XLA CPU vectorises badly: by its length."""
+"""How much longer a fused reduction takes along a last axis of some length, where XLA CPU vectorises badly."""
 CACHES = ((2 << 20, 1 / 60e9), (24 << 20, 1 / 25e9))
 MEMORY_SECONDS_PER_BYTE = 1 / 7e9
 
@@ -85,7 +84,7 @@ def estimate(closed: jex_core.ClosedJaxpr) -> Estimate:
 
 
 def _estimate_body(jaxpr: Jaxpr | jex_core.ClosedJaxpr) -> Estimate:
-    return _Walk(getattr(jaxpr, "jaxpr", jaxpr), outermost=False).estimate()
+    return _Walk(jaxpr.jaxpr if isinstance(jaxpr, jex_core.ClosedJaxpr) else jaxpr, outermost=False).estimate()
 
 
 class _Walk:
@@ -184,7 +183,12 @@ class _Walk:
 
     def _in_place(self, eqn: Eqn, born: Mapping[Var, int], dying: Iterable[Var], live: Mapping[Var, int]) -> int:
         """Bytes of results written over an operand that dies here."""
-        if eqn.primitive.name not in CHEAP and eqn.primitive.name not in ("scan", "while", "dynamic_update_slice", "scatter-add"):
+        if eqn.primitive.name not in CHEAP and eqn.primitive.name not in (
+            "scan",
+            "while",
+            "dynamic_update_slice",
+            "scatter-add",
+        ):
             return 0
         room = sorted((live[v] for v in dying if v in live), reverse=True)
         reused = 0
@@ -217,7 +221,10 @@ class _Walk:
         return seconds
 
 
-UPDATES = {"dynamic_update_slice": 1, **{f"scatter{dash}{op}": 2 for dash in "-_" for op in ("add", "mul", "min", "max")}}
+UPDATES = {
+    "dynamic_update_slice": 1,
+    **{f"scatter{dash}{op}": 2 for dash in "-_" for op in ("add", "mul", "min", "max")},
+}
 """Primitives that write into their first operand: which operand holds what is written."""
 
 

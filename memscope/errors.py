@@ -7,7 +7,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .profile import Buffer
 
-class LimitError(ValueError):
+
+class _Explained(Exception):
+    """An error whose message says all: JAX's note on hidden frames has nothing to add to it."""
+
+    def add_note(self, note: str, /) -> None:
+        if "JAX_TRACEBACK_FILTERING" not in note:
+            super().add_note(note)
+
+
+class ArgumentError(_Explained, TypeError):
+    """A function, an argument or an option is not what memscope, or `jax.jit`, takes."""
+
+
+class SizeError(_Explained, ValueError):
+    """A limit that is no size, or not above zero."""
+
+
+class LimitError(_Explained, ValueError):
     """The limit can't be met.
 
     Attributes:
@@ -21,5 +38,5 @@ class LimitError(ValueError):
         self.blockers = blockers
 
 
-class TargetError(RuntimeError):
+class TargetError(_Explained, RuntimeError):
     """The target is unknown, or can't do what was asked of it on this machine."""

@@ -38,9 +38,7 @@ def inline(closed: ClosedJaxpr, platform: str) -> ClosedJaxpr:
     used = {a for eqn in eqns for a in eqn.invars if is_var(a)} | {a for a in outvars if is_var(a)}
     kept = [(v, c) for v, c in zip(constvars, [*closed.consts, *flat.consts], strict=True) if v in used]
     effects = frozenset().union(*(eqn.effects for eqn in eqns))
-    jaxpr = closed.jaxpr.replace(
-        constvars=[v for v, _ in kept], outvars=outvars, eqns=eqns, effects=effects
-    )
+    jaxpr = closed.jaxpr.replace(constvars=[v for v, _ in kept], outvars=outvars, eqns=eqns, effects=effects)
     return jex_core.ClosedJaxpr(jaxpr, [c for _, c in kept])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any
 
 import jax
 
@@ -38,19 +38,13 @@ class MemsafeFunction:
 
     def _key(self, args: Any, kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
-        return tree, tuple(map(_leaf_key, leaves)), bool(jax.config.jax_enable_x64)
+        return tree, tuple(map(_leaf_key, leaves)), bool(jax.config.read("jax_enable_x64"))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
     def __repr__(self) -> str:
         return f"<memsafe {getattr(self._fn, '__name__', self._fn)!r}, limit {self._options['limit']}>"
-
-
-@overload
-def memsafe(fn: Callable[..., Any], **options: Any) -> MemsafeFunction: ...
-@overload
-def memsafe(fn: None = None, **options: Any) -> Callable[[Callable[..., Any]], MemsafeFunction]: ...
 
 
 @api_boundary
@@ -80,7 +74,7 @@ def memsafe(
     if limit is not None:
         check_limit(limit)
     resolve(target)
-    options = {
+    options: dict[str, Any] = {
         "limit": limit,
         "target": target,
         "static_argnums": static_argnums,
@@ -104,6 +98,8 @@ def _leaf_key(leaf: Any) -> Any:
 def _shapes(tree: Any) -> Any:
     """Traced arguments of an outer function as shapes: planning looks at nothing else."""
     return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type) if isinstance(x, jax.core.Tracer) else x,
+        lambda x: (
+            jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type) if isinstance(x, jax.core.Tracer) else x
+        ),
         tree,
     )

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 from jax.extend import core as jex_core
 
 from ._jax_private import api_boundary
@@ -17,12 +16,12 @@ from .compile import Build, Compiled
 from .errors import LimitError
 from .planned import PlannedFunction, Signature, dynamic_only, static_values
 from .profile import Profile, profile_compiled
-from .program import Program, aval_bytes
+from .program import Program, aval_of, nbytes
 from .reasons import blockers
-from .report.plan import limit_error_text, plan_html, plan_text
+from .report.plan import limit_error_text, plan_fragment, plan_page, plan_text
 from .save import save_plan, source_of
-from .search import Found, Search
-from .sizes import check_limit, format_bytes, parse_limit
+from .search import Candidate, Found, Search
+from .sizes import check_limit, parse_limit
 from .stream import Fold, LoopPlan, Stack
 from .target import Target, resolve
 from .trace import check_keywords, trace
@@ -150,7 +149,8 @@ class Plan:
           args, kwargs: the arguments to run on.
           reduced: smaller arguments to compare values on, where the original does not fit.
         """
-        return check_plan(self, args, kwargs, reduced)
+        given, named = self.request.signature.dynamic(args, kwargs)
+        return check_plan(self, given, named, reduced)
 
     def for_arguments(self, *args: Any, **kwargs: Any) -> Plan:
         """The same kind of plan for other arguments: the same share of the temporaries."""
@@ -159,10 +159,10 @@ class Plan:
 
     def to_html(self) -> str:
         """A page of its own: no scripts and nothing to load."""
-        return plan_html(self)
+        return plan_page(self)
 
     def _repr_html_(self) -> str:
-        return plan_html(self)
+        return plan_fragment(self)
 
     def __str__(self) -> str:
         return plan_text(self)
@@ -210,7 +210,7 @@ class Request:
             build=found.compiled.build,
             slowdown=after.seconds / before.seconds if before.seconds else 1.0,
             extra_work=after.work / before.work if before.work else 1.0,
-            loops=() if candidate is None else tuple(_describe(program, candidate.structure.streaming.remade, l, c) for l, c in candidate.chunks.items()),
+            loops=() if candidate is None else _loops(candidate),
             fn=PlannedFunction(self.signature, rewritten, found.compiled.build, original),
             rewritten=rewritten,
             original=original,
@@ -300,6 +300,13 @@ def _limit_error(lowest: Plan, search: Search) -> LimitError:
     return LimitError(limit_error_text(lowest, held), lowest.peak_bytes, held)
 
 
+def _loops(candidate: Candidate) -> tuple[Loop, ...]:
+    streaming = candidate.structure.streaming
+    return tuple(
+        _describe(streaming.program, streaming.remade, loop, chunk) for loop, chunk in candidate.chunks.items()
+    )
+
+
 def _describe(program: Program, remade: frozenset[Any], loop: LoopPlan, chunk: int) -> Loop:
     streams: dict[Any, Stream] = {}
     sunk = {s.var for s in loop.sinks if isinstance(s, Stack)}
@@ -308,8 +315,8 @@ def _describe(program: Program, remade: frozenset[Any], loop: LoopPlan, chunk: i
         for var, window in zip(eqn.outvars, task.windows(), strict=False):
             if window is not None and var not in sunk and var not in remade:
                 streams[var] = Stream(
-                    tuple(var.aval.shape), str(var.aval.dtype), eqn.primitive.name, window.axis,
-                    aval_bytes(var.aval), program.sources[task.eqn],
+                    aval_of(var).shape, str(aval_of(var).dtype), eqn.primitive.name, window.axis,
+                    nbytes(var), program.sources[task.eqn],
                 )  # fmt: skip
     by_size = tuple(sorted(streams.values(), key=lambda s: -s.bytes))
     sinks = tuple(_sink_info(program, sink) for sink in loop.sinks)
@@ -321,7 +328,4 @@ def _sink_info(program: Program, sink: Stack | Fold) -> SinkInfo:
     var = sink.var if isinstance(sink, Stack) else sink.outvars[0]
     kind = "stack" if isinstance(sink, Stack) else str(sink.task.factor and sink.task.factor.fold)
     name = program.eqns[sink.task.eqn].primitive.name
-    return SinkInfo(tuple(var.aval.shape), str(var.aval.dtype), name, kind, program.sources[sink.task.eqn])
-
-
-__all__ = ["Loop", "Plan", "SinkInfo", "Stream", "format_bytes", "limit_bytes", "plan"]
+    return SinkInfo(aval_of(var).shape, str(aval_of(var).dtype), name, kind, program.sources[sink.task.eqn])

@@ -14,6 +14,7 @@ from jax.extend import core as jex_core
 
 from ._jax_private import under_jit
 from .compile import Build, jit_flat
+from .errors import ArgumentError
 from .evaluate import precision_of
 from .program import Program
 from .target import Target
@@ -39,11 +40,11 @@ class Signature:
         Raises:
           TypeError: another tree, shape, dtype or static value than the function was planned for.
         """
-        leaves, tree = jax.tree.flatten(self._dynamic(args, kwargs))
+        leaves, tree = jax.tree.flatten(self.dynamic(args, kwargs))
         if tree != self.program.in_tree:
-            leaves, tree = jax.tree.flatten(self._dynamic(*self._as_planned(args, kwargs)))
+            leaves, tree = jax.tree.flatten(self.dynamic(*self._as_planned(args, kwargs)))
         if tree != self.program.in_tree:
-            raise TypeError(
+            raise ArgumentError(
                 f"{self.program.name} was planned for arguments of the structure {_tree_text(self.program.in_tree)} "
                 f"and called with {_tree_text(tree)}: plan it again for these, or use memscope.memsafe."
             )
@@ -62,11 +63,17 @@ class Signature:
         names = list(named)[: self.positional]
         return [named.pop(name) for name in names], {**named, **extra}
 
-    def _dynamic(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        given: dict[int | str, Any] = {**dict(enumerate(args)), **kwargs}
+    def dynamic(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments that are not static.
+
+        Raises:
+          TypeError: a static argument has another value than the plan was made for.
+        """
+        given: dict[int | str, Any] = dict(enumerate(args))
+        given.update(kwargs.items())
         for key, value in self.static.items():
             if key in given and given[key] != value:
-                raise TypeError(
+                raise ArgumentError(
                     f"{self.program.name} was planned with {key!r} = {value!r} and called with {given[key]!r}: "
                     "a static argument is part of the plan, so plan it again for this value."
                 )
@@ -79,12 +86,12 @@ class Signature:
 def _check_leaf(function: str, name: str, leaf: Any, aval: Any) -> None:
     shape, dtype = jnp.shape(leaf), getattr(leaf, "dtype", None)
     if shape != aval.shape:
-        raise TypeError(
+        raise ArgumentError(
             f"{function} was planned for {name} of shape {aval.shape} and called with {shape}: "
             "plan it again for this shape, or use memscope.memsafe, which does so by itself."
         )
     if dtype is not None and jax.dtypes.canonicalize_dtype(dtype) != jax.dtypes.canonicalize_dtype(aval.dtype):
-        raise TypeError(
+        raise ArgumentError(
             f"{function} was planned for {name} of type {aval.dtype} and called with {dtype}: "
             "convert it, or plan again for this type."
         )
@@ -154,9 +161,7 @@ def _as_differentiable(
     return safe
 
 
-def dynamic_only(
-    fn: Callable[..., Any], static: Mapping[int | str, Any]
-) -> Callable[..., Any]:
+def dynamic_only(fn: Callable[..., Any], static: Mapping[int | str, Any]) -> Callable[..., Any]:
     """`fn` of its non-static arguments alone."""
     if not static:
         return fn

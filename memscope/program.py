@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+import jax
 from jax.extend import core as jex_core
 from jax.tree_util import PyTreeDef
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 Atom = jex_core.Var | jex_core.Literal
 
@@ -62,14 +66,25 @@ class Program:
     def const_vars(self) -> frozenset[jex_core.Var]:
         return frozenset(self.jaxpr.constvars)
 
+    @property
+    def argument_shapes(self) -> list[jax.ShapeDtypeStruct]:
+        """What stands for the flat arguments when the program is traced or compiled again."""
+        avals = map(aval_of, self.jaxpr.invars)
+        return [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
+
     def source_of(self, var: jex_core.Var) -> str | None:
         """The user's own line ("file.py:12") that computes `var`; None for arguments and constants."""
         index = self.producer.get(var)
         return None if index is None else self.sources[index]
 
 
-def is_var(atom: Atom) -> bool:
+def is_var(atom: Any) -> TypeIs[jex_core.Var]:
     return isinstance(atom, jex_core.Var)
+
+
+def aval_of(atom: Atom) -> jax.core.ShapedArray:
+    """The aval of an atom that is an array."""
+    return cast(jax.core.ShapedArray, atom.aval)
 
 
 def nbytes(atom: Atom) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from jax.extend import core as jex_core
 
 from .profile import Buffer, Profile
-from .program import Program
+from .program import Program, aval_of
 from .stream import Obstacle
 
 ADVICE = {
@@ -20,7 +20,9 @@ ADVICE = {
 }
 
 
-def blockers(program: Program, profile: Profile, obstacles: Mapping[jex_core.Var, Obstacle]) -> tuple[tuple[Buffer, str], ...]:
+def blockers(
+    program: Program, profile: Profile, obstacles: Mapping[jex_core.Var, Obstacle]
+) -> tuple[tuple[Buffer, str], ...]:
     """The buffers alive at the peak, largest first, each with the reason it can't shrink.
 
     Args:
@@ -47,9 +49,7 @@ def _reason(program: Program, buffer: Buffer, obstacles: Mapping[jex_core.Var, O
     return "it is what one step of a loop, or a value that several loops share, takes at the least"
 
 
-def _obstacle_of(
-    program: Program, buffer: Buffer, obstacles: Mapping[jex_core.Var, Obstacle]
-) -> Obstacle | None:
+def _obstacle_of(program: Program, buffer: Buffer, obstacles: Mapping[jex_core.Var, Obstacle]) -> Obstacle | None:
     """The obstacle of a buffer's eqn, or of whatever XLA fused into it from the same line."""
     if buffer.eqn is None:
         return None
@@ -60,4 +60,4 @@ def _obstacle_of(
 
 
 def _same_size(var: jex_core.Var, buffer: Buffer) -> bool:
-    return tuple(var.aval.shape) == buffer.shape
+    return aval_of(var).shape == buffer.shape

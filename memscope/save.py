@@ -47,8 +47,7 @@ def save_plan(plan: Plan, path: Path) -> Path:
 def export(plan: Plan) -> jax.export.Exported:
     """The rewritten function, exported for the plan's platform with the arguments' pytrees."""
     program = plan.program
-    shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in program.jaxpr.invars]
-    args, kwargs = jax.tree.unflatten(program.in_tree, shapes)
+    args, kwargs = jax.tree.unflatten(program.in_tree, program.argument_shapes)
     with precision_of(program):
         return jax.export.export(jax.jit(_named(plan)), platforms=[plan.target.platform])(*args, **kwargs)
 
@@ -62,7 +61,8 @@ def _named(plan: Plan) -> Any:
 
 
 def _with_static(plan: Plan, args: tuple[Any, ...]) -> list[Any]:
-    static, rest, merged = plan.request.signature.static, list(args), []
+    static, rest = plan.request.signature.static, list(args)
+    merged: list[Any] = []
     while rest or len(merged) in static:
         merged.append(static[len(merged)] if len(merged) in static else rest.pop(0))
     return merged
@@ -78,5 +78,8 @@ def _header(plan: Plan) -> str:
         f"instead of {format_bytes(plan.original_peak_bytes)}."
     ]
     if plan.build.options:
-        lines += ["", "The peak holds under the compiler options below, which apply to a call that no other jit surrounds."]
+        lines += [
+            "",
+            "The peak holds under the compiler options below, which apply to a call that no other jit surrounds.",
+        ]
     return "\n".join(lines)

@@ -56,7 +56,7 @@ class Structure:
     streaming: Streaming
     seeds: tuple[tuple[Var, int], ...]
     wanted: frozenset[Var]
-    hints: Mapping[Var, frozenset[int]]
+    hints: Mapping[Var, set[int]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -293,12 +293,8 @@ class Search:
 
 def trace_flat(run: Callable[..., Any], program: Program, target: Target) -> jex_core.ClosedJaxpr:
     """The flat jaxpr of a function of `program`'s flat arguments."""
-    shapes = [
-        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=getattr(v.aval, "weak_type", False))
-        for v in program.jaxpr.invars
-    ]
     with precision_of(program):
-        return inline(jax.jit(run).trace(*shapes).jaxpr, target.platform)
+        return inline(jax.jit(run).trace(*program.argument_shapes).jaxpr, target.platform)
 
 
 def bytes_per_step(program: Program, streaming: Streaming, loop: LoopPlan) -> int:
@@ -324,7 +320,7 @@ def bytes_per_step(program: Program, streaming: Streaming, loop: LoopPlan) -> in
 
 
 def chunk_steps(loop: LoopPlan, step_bytes: int, chunk_bytes: int) -> int:
-    """Steps of a chunk of about `chunk_bytes`: a divisor of the loop's steps where one is near, so that no tail is left."""
+    """Steps of a chunk of about `chunk_bytes`: a divisor of the loop's steps where one is near, for want of a tail."""
     most = max(1, min(loop.steps, chunk_bytes // step_bytes))
     for steps in range(most, max(1, most // 2), -1):
         if loop.steps % steps == 0:
@@ -370,9 +366,7 @@ def shared_boundary(streaming: Streaming, at_most: int) -> set[Var]:
         for task in loop.body:
             eqn = program.eqns[task.eqn]
             if not any(v in made for v in eqn.outvars):
-                boundary.update(
-                    a for a in eqn.invars if is_var(a) and a in made and nbytes(a) <= at_most
-                )
+                boundary.update(a for a in eqn.invars if is_var(a) and a in made and nbytes(a) <= at_most)
         made |= own
     return boundary
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 
+from .errors import ArgumentError, SizeError
+
 _UNITS = {
     "": 1,
     "b": 1,
@@ -33,10 +35,10 @@ def check_limit(limit: int | float | str) -> float | None:
     if isinstance(limit, str) and limit.strip().endswith("%"):
         match = _SIZE.fullmatch(limit)
         if match is None:
-            raise ValueError(f"limit {limit!r} is not a size: {_EXPECTED}.")
+            raise SizeError(f"limit {limit!r} is not a size: {_EXPECTED}.")
         percent = float(match[1])
         if percent <= 0:
-            raise ValueError(f"limit {limit!r} must be above zero: {_EXPECTED}.")
+            raise SizeError(f"limit {limit!r} must be above zero: {_EXPECTED}.")
         return percent
     parse_size(limit)
     return None
@@ -45,19 +47,19 @@ def check_limit(limit: int | float | str) -> float | None:
 def parse_size(size: int | float | str) -> int:
     """Bytes of a size given as a number or a text with a unit; raises as `parse_limit`."""
     if isinstance(size, bool) or not (isinstance(size, (int, float, str)) or hasattr(size, "__index__")):
-        raise TypeError(f"limit {size!r} is a {type(size).__name__}, not a size: {_EXPECTED}.")
+        raise ArgumentError(f"limit {size!r} is a {type(size).__name__}, not a size: {_EXPECTED}.")
     if isinstance(size, str):
         match = _SIZE.fullmatch(size)
         unit = None if match is None else _UNITS.get(match[2].lower())
         if match is None or unit is None:
-            raise ValueError(f"limit {size!r} is not a size: {_EXPECTED}.")
+            raise SizeError(f"limit {size!r} is not a size: {_EXPECTED}.")
         value = float(match[1]) * unit
     else:
         value = float(size)
     if not math.isfinite(value):
-        raise ValueError(f"limit {size!r} is not a size: {_EXPECTED}.")
+        raise SizeError(f"limit {size!r} is not a size: {_EXPECTED}.")
     if value < 1:
-        raise ValueError(f"limit {size!r} must be above zero: {_EXPECTED}.")
+        raise SizeError(f"limit {size!r} must be above zero: {_EXPECTED}.")
     return int(value)
 
 

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from ._jax_private import user_line
+from .errors import ArgumentError
 from .inline import has_custom_derivatives, inline
 from .program import Program
 
@@ -56,11 +57,9 @@ def trace(
         in_tree=jax.tree.structure(traced.args_info),
         out_tree=jax.tree.structure(traced.out_info),
         sources=tuple(user_line(eqn.source_info) for eqn in closed.jaxpr.eqns),
-        argument_names=tuple(
-            names[i] if i < len(names) and names[i] else f"arg{i}" for i in range(len(infos))
-        ),
+        argument_names=tuple(names[i] if i < len(names) and names[i] else f"arg{i}" for i in range(len(infos))),
         donated=tuple(info.donated for _, info in infos),
-        x64=bool(jax.config.jax_enable_x64) or _has_64_bits(closed),
+        x64=bool(jax.config.read("jax_enable_x64")) or _has_64_bits(closed),
         custom_derivatives=has_custom_derivatives(traced.jaxpr.jaxpr),
     )
 
@@ -75,7 +74,10 @@ def function_name(fn: Callable[..., Any]) -> str:
 
 def _check_callable(fn: object) -> None:
     if not callable(fn):
-        raise TypeError(f"memscope needs a function to trace, not {type(fn).__name__}: pass the function and its arguments separately, as in profile(fn, x).")
+        raise ArgumentError(
+            f"memscope needs a function to trace, not {type(fn).__name__}: pass the function and its arguments "
+            "separately, as in profile(fn, x)."
+        )
 
 
 def check_keywords(fn: Callable[..., Any]) -> None:
@@ -92,7 +94,7 @@ def check_keywords(fn: Callable[..., Any]) -> None:
     bound = fn.keywords if isinstance(fn, functools.partial) else {}
     clash = [p.name for p in parameters if p.name in RESERVED and p.kind is p.KEYWORD_ONLY and p.name not in bound]
     if clash:
-        raise TypeError(
+        raise ArgumentError(
             f"{function_name(fn)} has a keyword {clash[0]!r} that memscope takes for itself: "
             f"wrap it first, as in functools.partial({function_name(fn)}, {clash[0]}=...)."
         )
@@ -131,7 +133,7 @@ def _check_tree(arg: Any, name: str) -> None:
         if _is_array_like(leaf):
             continue
         where = name + jax.tree_util.keystr(path)
-        raise TypeError(
+        raise ArgumentError(
             f"{where} is a {type(leaf).__name__}, which is no JAX type: pass an array, a number or a "
             f"jax.ShapeDtypeStruct, or mark it static (static_argnames={name!r})."
         )

@@ -100,7 +100,11 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[int, set[int]]]
     ),
     "scatter_add": (scatter_rows, (floats(9, 4), ints(9, 13), floats(13, 4)), {1: {0}, 2: {0, 1}, 0: {1}}),
     "scatter_max": (lambda t, i, u: t.at[i].max(u), (floats(9, 4), ints(9, 13), floats(13, 4)), {1: {0}, 2: {0, 1}}),
-    "scatter_set": (lambda t, i, u: t.at[i].set(u), (floats(20, 4), np.arange(13)[::-1].copy(), floats(13, 4)), {2: {1}}),
+    "scatter_set": (
+        lambda t, i, u: t.at[i].set(u),
+        (floats(20, 4), np.arange(13)[::-1].copy(), floats(13, 4)),
+        {2: {1}},
+    ),
     "triangular_solve_left": (
         lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True),
         (spd(1, 4)[0], floats(4, 7)),
@@ -182,7 +186,7 @@ def test_folds_resolve_ties_and_nan_as_xla_does(column: list[float], fn: Any, ch
     closure = Closure(program)
     reach = closure.axes.reach((operand_vars(program)[0], 0))
     streaming = closure.build(reach, reach)
-    got = rewrite(streaming, {loop: chunk for loop in streaming.loops})(*flat)
+    got = rewrite(streaming, dict.fromkeys(streaming.loops, chunk))(*flat)
     np.testing.assert_array_equal(got[0], fn(flat[0], axis=0))
     assert streaming.loops
 
@@ -194,6 +198,6 @@ def test_sums_of_halves_are_carried_in_float32(dtype: Any) -> None:
     closure = Closure(program)
     reach = closure.axes.reach((operand_vars(program)[0], 0))
     streaming = closure.build(reach, reach)
-    (got,) = rewrite(streaming, {loop: 1 for loop in streaming.loops})(*flat)
+    (got,) = rewrite(streaming, dict.fromkeys(streaming.loops, 1))(*flat)
     assert got.dtype == dtype
     np.testing.assert_array_equal(np.asarray(got, np.float32), 4096.0)

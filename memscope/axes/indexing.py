@@ -67,7 +67,7 @@ def gather(eqn: Eqn) -> Sequence[Factor]:
     dims, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
     operand, indices, result = (shape_of(a) for a in (*eqn.invars[:2], eqn.outvars[0]))
     batch_out = [a for a in range(len(result)) if a not in dims.offset_dims]
-    index_rows = [a for a in range(len(indices) - 1)]
+    index_rows = list(range(len(indices) - 1))
     factors = []
     for out, row in zip(batch_out, index_rows, strict=True):
         if row in dims.start_indices_batching_dims:
@@ -88,7 +88,11 @@ def _slice_sizes(eqn: Eqn, factor: Factor, steps: int) -> dict[str, Any]:
     at = factor.ins[0]
     sizes = list(eqn.params["slice_sizes"])
     # A batching axis keeps its slice of 1; only an axis that is read whole shrinks with the window.
-    if at is not None and sizes[at.axis] == shape_of(eqn.invars[0])[at.axis] == factor.size and not _batching(eqn, at.axis):
+    if (
+        at is not None
+        and sizes[at.axis] == shape_of(eqn.invars[0])[at.axis] == factor.size
+        and not _batching(eqn, at.axis)
+    ):
         sizes[at.axis] = steps
     return {"slice_sizes": tuple(sizes)}
 
@@ -98,8 +102,16 @@ def _batching(eqn: Eqn, axis: int) -> bool:
     return dims is not None and axis in dims.operand_batching_dims
 
 
-SCATTER_FOLDS = {"scatter-add": "scatter", "scatter_add": "scatter", "scatter-mul": "scatter", "scatter_mul": "scatter",
-                 "scatter-min": "scatter", "scatter_min": "scatter", "scatter-max": "scatter", "scatter_max": "scatter"}
+SCATTER_FOLDS = {
+    "scatter-add": "scatter",
+    "scatter_add": "scatter",
+    "scatter-mul": "scatter",
+    "scatter_mul": "scatter",
+    "scatter-min": "scatter",
+    "scatter_min": "scatter",
+    "scatter-max": "scatter",
+    "scatter_max": "scatter",
+}
 
 
 @rule("scatter", *SCATTER_FOLDS, why="the scatter may write any row of this axis")

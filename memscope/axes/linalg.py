@@ -24,8 +24,21 @@ def cholesky(eqn: Eqn) -> Sequence[Factor]:
     return _batch(eqn)
 
 
-@rule("lu", "lu_pivots_to_permutation", "qr", "geqrf", "householder_product", "eigh", "svd", "eig", "schur",
-      "tridiagonal_solve", "hessenberg", "tridiagonal", why=f"a matrix factorisation {COUPLES}")
+@rule(
+    "lu",
+    "lu_pivots_to_permutation",
+    "qr",
+    "geqrf",
+    "householder_product",
+    "eigh",
+    "svd",
+    "eig",
+    "schur",
+    "tridiagonal_solve",
+    "hessenberg",
+    "tridiagonal",
+    why=f"a matrix factorisation {COUPLES}",
+)
 def factorisation(eqn: Eqn) -> Sequence[Factor]:
     """Batches of matrices (or of the vectors that go with them)."""
     return _batch(eqn)

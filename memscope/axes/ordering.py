@@ -30,6 +30,4 @@ def cumulative(eqn: Eqn) -> Sequence[Factor]:
 
 def _others(eqn: Eqn, axis: int) -> Sequence[Factor]:
     shape = shape_of(eqn.invars[0])
-    return [
-        mapped(size, [a] * len(eqn.invars), [a] * len(eqn.outvars)) for a, size in enumerate(shape) if a != axis
-    ]
+    return [mapped(size, [a] * len(eqn.invars), [a] * len(eqn.outvars)) for a, size in enumerate(shape) if a != axis]

@@ -55,11 +55,16 @@ body { margin: 2rem auto; padding: 0 1rem; max-width: 62rem; background: Canvas;
 
 def profile_page(profile: Profile) -> str:
     """A whole document, to be saved or opened in a browser."""
+    return page(f"{profile.name}: memory", profile_fragment(profile))
+
+
+def page(title: str, fragment: str) -> str:
+    """A fragment as a document of its own."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(profile.name)}: memory</title><style>{_PAGE_STYLE}</style></head>\n"
-        f"<body>{profile_fragment(profile)}</body></html>\n"
+        f"<title>{escape(title)}</title><style>{_PAGE_STYLE}</style></head>\n"
+        f"<body>{fragment}</body></html>\n"
     )
 
 

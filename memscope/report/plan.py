@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..sizes import format_bytes
+from .html import page, profile_fragment
 
 if TYPE_CHECKING:
     from ..plan import Loop, Plan, SinkInfo, Stream
@@ -92,10 +93,13 @@ def limit_error_text(lowest: Plan, held: Sequence[tuple[Buffer, str]]) -> str:
     return "\n".join(lines)
 
 
-def plan_html(plan: Plan) -> str:
-    """A fragment that any notebook or browser shows."""
-    from .html import profile_fragment
+def plan_page(plan: Plan) -> str:
+    """A whole document, to be saved or opened in a browser."""
+    return page(f"{plan.program.name}: plan", plan_fragment(plan))
 
+
+def plan_fragment(plan: Plan) -> str:
+    """The same as a piece of a page, as a notebook shows it."""
     text = html.escape(plan_text(plan))
     return (
         f'<div class="memscope-plan"><pre style="line-height:1.35;overflow-x:auto">{text}</pre>'

@@ -121,7 +121,8 @@ class Chunk:
 
 def combiner(sink: Fold) -> Combiner:
     """How the partial results of a fold are joined."""
-    assert sink.task.factor is not None and sink.task.factor.fold is not None
+    assert sink.task.factor is not None
+    assert sink.task.factor.fold is not None
     return COMBINERS[sink.task.factor.fold]
 
 

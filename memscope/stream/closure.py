@@ -289,10 +289,7 @@ class _Attempt:
 
     def _leaves(self, body: Iterable[Task]) -> set[Demand]:
         return {
-            (a, w)
-            for task in body
-            for a, w in task.reads(self.program)
-            if is_var(a) and not self._computed_inside(a)
+            (a, w) for task in body for a, w in task.reads(self.program) if is_var(a) and not self._computed_inside(a)
         } | {
             (table, None)
             for task in body

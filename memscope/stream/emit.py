@@ -8,19 +8,16 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend import core as jex_core
 
 from ..evaluate import TAG, bind
-from ..program import Atom, Program, is_var
+from ..program import Atom, Program, aval_of, is_var
 from .chunk import Chunk, Env, Setting, combiner
 from .lanes import lane_tasks, turned_outside
 from .reductions import Form
 from .structure import Fold, LoopPlan, Sink, Stack, Streaming, sink_vars
 
 
-def rewrite(
-    streaming: Streaming, chunks: Mapping[LoopPlan, int], form: Form = Form.PLAIN
-) -> Callable[..., list[Any]]:
+def rewrite(streaming: Streaming, chunks: Mapping[LoopPlan, int], form: Form = Form.PLAIN) -> Callable[..., list[Any]]:
     """The program as a function of its flat arguments, with each loop run in chunks of the given steps.
 
     `form` is how the reductions inside the loops are written.
@@ -72,7 +69,7 @@ def _run_loop(streaming: Streaming, loop: LoopPlan, chunk: int, env: Env, form: 
 
 def _init(program: Program, sink: Sink, env: Env) -> tuple[Any, ...]:
     if isinstance(sink, Stack):
-        aval = sink.var.aval
+        aval = aval_of(sink.var)
         return (jnp.zeros(aval.shape, aval.dtype),)
     eqn = program.eqns[sink.task.eqn]
     return combiner(sink).init(eqn, _value(env, eqn.invars[0]) if _accumulates_into(sink) else None)
@@ -88,12 +85,12 @@ def _accumulates_into(sink: Fold) -> bool:
 
 def _iteration(chunk: Chunk, loop: LoopPlan, carries: Sequence[Any]) -> tuple[Any, ...]:
     """One chunk: the body's tasks in program order, then each sink's carry brought up to date."""
-    sinks = {sink.task: (i, sink) for i, sink in enumerate(loop.sinks) if isinstance(sink, Fold)}
+    folds = {sink.task: (i, sink) for i, sink in enumerate(loop.sinks) if isinstance(sink, Fold)}
     updated = list(carries)
     for task in loop.body:
-        if task in sinks:
-            i, sink = sinks[task]
-            updated[i] = chunk.fold(sink, carries[i])
+        if task in folds:
+            i, fold = folds[task]
+            updated[i] = chunk.fold(fold, carries[i])
         else:
             chunk.run(task)
     for i, sink in enumerate(loop.sinks):

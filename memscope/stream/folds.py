@@ -11,6 +11,8 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex_core
 
+from ..program import aval_of
+
 Carry = tuple[Any, ...]
 Partial = Callable[..., list[Any]]
 """Binds the eqn to this iteration's slices, with params replaced where given."""
@@ -38,7 +40,7 @@ def _accumulator(dtype: Any) -> Any:
 
 def _monoid(identity: Callable[[Any], Any], join: Callable[[Any, Any], Any]) -> Combiner:
     def init(eqn: jex_core.JaxprEqn, _: Any) -> Carry:
-        aval = eqn.outvars[0].aval
+        aval = aval_of(eqn.outvars[0])
         return (lax.full(aval.shape, identity(aval.dtype), aval.dtype),)
 
     def step(eqn: jex_core.JaxprEqn, carry: Carry, slices: Sequence[Any], first: Any, partial: Partial) -> Carry:
@@ -49,7 +51,7 @@ def _monoid(identity: Callable[[Any], Any], join: Callable[[Any, Any], Any]) -> 
 
 def _sum() -> Combiner:
     def init(eqn: jex_core.JaxprEqn, _: Any) -> Carry:
-        aval = eqn.outvars[0].aval
+        aval = aval_of(eqn.outvars[0])
         return (lax.full(aval.shape, 0, _accumulator(aval.dtype)),)
 
     def step(eqn: jex_core.JaxprEqn, carry: Carry, slices: Sequence[Any], first: Any, partial: Partial) -> Carry:
@@ -61,11 +63,11 @@ def _sum() -> Combiner:
 
 def _dot() -> Combiner:
     def init(eqn: jex_core.JaxprEqn, _: Any) -> Carry:
-        aval = eqn.outvars[0].aval
+        aval = aval_of(eqn.outvars[0])
         return (lax.full(aval.shape, 0, _accumulator(aval.dtype)),)
 
     def step(eqn: jex_core.JaxprEqn, carry: Carry, slices: Sequence[Any], first: Any, partial: Partial) -> Carry:
-        if carry[0].dtype == eqn.outvars[0].aval.dtype:
+        if carry[0].dtype == aval_of(eqn.outvars[0]).dtype:
             return (lax.add(carry[0], partial(slices)[0]),)
         return (lax.add(carry[0], partial(slices, preferred_element_type=np.dtype(carry[0].dtype))[0]),)
 
@@ -73,7 +75,7 @@ def _dot() -> Combiner:
 
 
 def _narrow(eqn: jex_core.JaxprEqn, carry: Carry) -> list[Any]:
-    return [lax.convert_element_type(carry[0], eqn.outvars[0].aval.dtype)]
+    return [lax.convert_element_type(carry[0], aval_of(eqn.outvars[0]).dtype)]
 
 
 def _scatter() -> Combiner:
@@ -87,7 +89,7 @@ def _arg(better: Callable[[Any, Any], Any]) -> Combiner:
     """argmax and argmin: the first best row wins, and NaN counts as best, as in XLA."""
 
     def init(eqn: jex_core.JaxprEqn, _: Any) -> Carry:
-        out, operand = eqn.outvars[0].aval, eqn.invars[0].aval
+        out, operand = aval_of(eqn.outvars[0]), aval_of(eqn.invars[0])
         return (lax.full(out.shape, 0, operand.dtype), lax.full(out.shape, -1, out.dtype))
 
     def step(eqn: jex_core.JaxprEqn, carry: Carry, slices: Sequence[Any], first: Any, partial: Partial) -> Carry:

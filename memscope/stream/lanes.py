@@ -18,7 +18,7 @@ from jax.extend import core as jex_core
 
 from ..axes.factor import shape_of
 from ..evaluate import TAG, bind
-from ..program import Program
+from ..program import Program, is_var
 from .reductions import BLOCK, JOINS, chain, reduces_lanes
 from .structure import LoopPlan, Streaming
 from .tasks import Read, Task
@@ -94,7 +94,7 @@ def _turned(chunk: Chunk, read: Read, first: Any, count: int) -> Any:
         operands = [_turned(chunk, r, first, count) for r in task.reads(chunk.program)]
         return bind(chunk.program.eqns[task.eqn], operands, f"{TAG}{task.eqn}")[0]
     turned = chunk.setting.turned
-    whole = turned[atom] if window is None and atom in turned else turn(chunk.read(atom, window))
+    whole = turned[atom] if is_var(atom) and window is None and atom in turned else turn(chunk.read(atom, window))
     if whole.shape[0] == 1:
         return whole
     starts = [first, *[np.int32(0)] * (whole.ndim - 1)]

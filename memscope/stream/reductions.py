@@ -102,10 +102,7 @@ def in_blocks(eqn: jex_core.JaxprEqn, value: Any, tag: str) -> Any:
 def _is_private(program: Program, atom: Atom) -> bool:
     """True for an intermediate with a single reader."""
     return (
-        is_var(atom)
-        and atom in program.producer
-        and atom not in program.outputs
-        and len(program.consumers[atom]) == 1
+        is_var(atom) and atom in program.producer and atom not in program.outputs and len(program.consumers[atom]) == 1
     )
 
 
