@@ -362,7 +362,7 @@ class TestBadInput:
     @pytest.fixture
     def filtered(self) -> Iterator[None]:
         """JAX's way outside IPython; where a shell runs it hides the same frames instead of dropping them."""
-        before = jax.config.read("jax_traceback_filtering")
+        before = jax.config.jax_traceback_filtering  # type: ignore[attr-defined]
         jax.config.update("jax_traceback_filtering", "quiet_remove_frames")
         yield
         jax.config.update("jax_traceback_filtering", before)
