@@ -295,6 +295,8 @@ def _work(eqn: Eqn, body: tuple[Estimate, float] | None) -> float:
     size = max((_size(a) for a in (*eqn.invars, *eqn.outvars)), default=0)
     if name in UPDATES:
         size = _size(eqn.invars[UPDATES[name]])
+    if name == "gather":
+        size = _size(eqn.outvars[0])
     return float(size * (8 if name in EXPENSIVE else math.log2(max(2, size)) if name == "sort" else 1))
 
 

@@ -312,7 +312,7 @@ def _describe(program: Program, remade: frozenset[Any], loop: LoopPlan, chunk: i
     sunk = {s.var for s in loop.sinks if isinstance(s, Stack)}
     for task in loop.body:
         eqn = program.eqns[task.eqn]
-        for var, window in zip(eqn.outvars, task.windows(), strict=False):
+        for var, window in task.results(program):
             if window is not None and var not in sunk and var not in remade:
                 streams[var] = Stream(
                     aval_of(var).shape, str(aval_of(var).dtype), eqn.primitive.name, window.axis,

@@ -310,9 +310,7 @@ def bytes_per_step(program: Program, streaming: Streaming, loop: LoopPlan) -> in
     }
     sizes = [1]
     for task in loop.body:
-        eqn = program.eqns[task.eqn]
-        windows = (*task.operand_windows(), *task.windows())
-        for atom, window in zip((*eqn.invars, *eqn.outvars), windows, strict=False):
+        for atom, window in (*task.reads(program), *task.results(program)):
             if window is None or (is_var(atom) and (atom in streaming.remade or atom in fused)):
                 continue
             sizes.append(nbytes(atom) * window.scale // max(1, shape_of(atom)[window.axis]))
@@ -346,7 +344,7 @@ def has_long_reductions(streaming: Streaming) -> bool:
         for task in loop.body:
             eqn = program.eqns[task.eqn]
             if eqn.primitive.name in JOINS and fusible_operand(program, eqn) and not reduces_lanes(program, eqn):
-                streamed = {w.axis for w in task.operand_windows() if w is not None}
+                streamed = {w.axis for _, w in task.reads(program) if w is not None}
                 shape = shape_of(eqn.invars[0])
                 if any(shape[int(a)] > BLOCK for a in eqn.params["axes"] if int(a) not in streamed):
                     return True

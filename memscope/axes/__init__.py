@@ -1,6 +1,6 @@
 """The axis rules, one short file per family of primitives. Read `factor.py` first."""
 
-from . import contraction, elementwise, indexing, linalg, ordering, reduction, shape
+from . import contraction, elementwise, indexing, linalg, ordering, reduction, shape, windows
 from .factor import At as At
 from .factor import Blocked as Blocked
 from .factor import Factor as Factor
@@ -9,4 +9,4 @@ from .factor import Window as Window
 from .table import factors as factors
 from .table import reason as reason
 
-FAMILIES = (elementwise, shape, reduction, contraction, ordering, indexing, linalg)
+FAMILIES = (elementwise, shape, reduction, contraction, ordering, indexing, linalg, windows)

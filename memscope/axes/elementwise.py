@@ -41,3 +41,17 @@ def barrier(eqn: Eqn) -> Sequence[Factor]:
 
 def _axis(operand: tuple[int, ...], result: tuple[int, ...], axis: int) -> int | None:
     return axis if len(operand) == len(result) and operand[axis] == result[axis] else None
+
+
+@rule("bitcast_convert_type", why="the elements of this axis are taken apart")
+def bitcast_convert_type(eqn: Eqn) -> Sequence[Factor]:
+    """Elementwise, but for a last axis that a narrower or wider type adds or takes away."""
+    operand, result = shape_of(eqn.invars[0]), shape_of(eqn.outvars[0])
+    return [mapped(size, [axis], [axis]) for axis, size in enumerate(result[: min(len(operand), len(result))])]
+
+
+@rule("random_wrap", "random_unwrap")
+def key_data(eqn: Eqn) -> Sequence[Factor]:
+    """Keys and the words they are made of: the axes of the array of keys."""
+    keys = min(len(shape_of(eqn.invars[0])), len(shape_of(eqn.outvars[0])))
+    return [mapped(size, [axis], [axis]) for axis, size in enumerate(shape_of(eqn.invars[0])[:keys])]

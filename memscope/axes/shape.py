@@ -30,13 +30,8 @@ def _broadcast_shape(eqn: Eqn, factor: Factor, steps: int) -> dict[str, Any]:
 
 @rule("iota")
 def iota(eqn: Eqn) -> Sequence[Factor]:
-    """Generated along every axis; the counted one is shifted by where the window starts."""
+    """Generated along every axis."""
     return [mapped(size, [None] * len(eqn.invars), [axis]) for axis, size in enumerate(eqn.params["shape"])]
-
-
-@resize("iota")
-def _iota_shape(eqn: Eqn, factor: Factor, steps: int) -> dict[str, Any]:
-    return {"shape": _resized(eqn, factor, steps), "sharding": None}
 
 
 @rule("transpose")

@@ -7,7 +7,7 @@ from typing import Any
 
 from jax.extend import core as jex_core
 
-from .factor import At, Blocked, Factor, Window, onto, through
+from .factor import At, Factor
 
 Eqn = jex_core.JaxprEqn
 FactorRule = Callable[[Eqn], Sequence[Factor]]
@@ -65,25 +65,13 @@ def reason(eqn: Eqn) -> str:
     return WHY_BLOCKED.get(name, f"{name} has no rule for streaming along this axis")
 
 
-def find(eqn: Eqn, out: int, axis: int) -> Factor:
-    """The factor behind one axis of one result.
-
-    Raises:
-      Blocked: that axis has none.
-    """
+def find(eqn: Eqn, out: int, axis: int) -> Factor | None:
+    """The factor behind one axis of one result; None where the axis has none."""
     for factor in factors(eqn):
         at = factor.outs[out]
         if at is not None and at.axis == axis:
             return factor
-    raise Blocked(reason(eqn))
-
-
-def operand_windows(factor: Factor, out: int, window: Window) -> tuple[Window | None, ...]:
-    """What a window of result `out` asks of each operand; None asks for all of it."""
-    at = factor.outs[out]
-    assert at is not None
-    scale, shift = through(at, window)
-    return tuple(None if place is None else onto(place, scale, shift) for place in factor.ins)
+    return None
 
 
 def mapped(size: int, ins: Sequence[int | None], outs: Sequence[int | None]) -> Factor:

@@ -6,12 +6,16 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend import core as jex_core
+from jax.extend import source_info_util
 
+from .._jax_private import at_source
 from ..axes import Window
 from ..axes.table import RESIZE
+from ..axes.windows import AT
 from ..evaluate import TAG, bind
 from ..program import Atom, Program, is_var
 from .folds import COMBINERS, Combiner
@@ -29,11 +33,13 @@ class Setting:
 
     Attributes:
       env: every value that exists outside the loop.
+      steps: of the whole loop.
       lanes: the reductions that the loop makes lane by lane, and `turned`, what they read from outside.
     """
 
     program: Program
     env: Env
+    steps: int
     form: Form
     lanes: Lanes = dataclasses.field(default_factory=Lanes)
     turned: Mapping[jex_core.Var, Any] = dataclasses.field(default_factory=dict)
@@ -52,8 +58,7 @@ class Chunk:
 
     def run(self, task: Task) -> None:
         """Computes a task and remembers its results."""
-        eqn = self.program.eqns[task.eqn]
-        keys: list[Read] = list(zip(eqn.outvars, task.windows() or [None] * len(eqn.outvars), strict=True))
+        keys: list[Read] = list(task.results(self.program))
         self.made_by.update((key, task) for key in keys)
         if task in self.setting.lanes.inner:
             return
@@ -85,10 +90,17 @@ class Chunk:
             whole = self.setting.env[atom]
             if window is None:
                 return whole
-            self._values[atom, window] = rows(
-                whole, window.axis, self.row(window.scale, window.shift), window.scale * self.steps
-            )
+            self._values[atom, window] = self._cut(whole, window)
         return self._values[atom, window]
+
+    def _cut(self, whole: Any, window: Window) -> Any:
+        """This chunk's rows of a window; those outside the array repeat its first or last one."""
+        first, count = self.row(window.scale, window.shift), window.scale * self.steps
+        length = whole.shape[window.axis]
+        if window.shift >= 0 and window.scale * self.setting.steps + window.shift <= length:
+            return rows(whole, window.axis, first, count)
+        index = lax.convert_element_type(first, np.int32) + lax.iota(np.int32, count)
+        return jnp.take(whole, jnp.clip(index, 0, max(0, length - 1)), window.axis, mode="clip")
 
     def row(self, scale: int, shift: int) -> Any:
         """The first row of a window in this chunk."""
@@ -97,23 +109,30 @@ class Chunk:
 
     def _bind(self, task: Task, values: Sequence[Any], **params: Any) -> list[Any]:
         eqn, tag = self.program.eqns[task.eqn], f"{TAG}{task.eqn}"
+        name = eqn.primitive.name
+        if task.placed is not None or (task.factor is not None and self._depends_on_place(task)):
+            return self._bind_placed(task, values)
         if task.factor is None:
             return bind(eqn, values, tag, **params)
-        name = eqn.primitive.name
         if name in RESIZE:
             params = {**RESIZE[name](eqn, task.factor, task.scale * self.steps), **params}
         if self.setting.form is not Form.PLAIN and name in JOINS and fusible_operand(self.program, eqn):
             return [in_blocks(eqn, values[0], tag)]
-        outs = bind(eqn, values, tag, **params)
-        return [self._shifted(task, outs[0])] if name == "iota" else outs
+        return bind(eqn, values, tag, **params)
 
-    def _shifted(self, task: Task, counted: Any) -> Any:
-        """An iota's window counts from where the window starts."""
+    def _depends_on_place(self, task: Task) -> bool:
+        """True for counts and draws along an axis that no operand has."""
+        factor = task.factor
+        return factor is not None and self.program.eqns[task.eqn].primitive.name in AT and not any(factor.ins)
+
+    def _bind_placed(self, task: Task, values: Sequence[Any]) -> list[Any]:
         eqn = self.program.eqns[task.eqn]
-        (window,) = task.windows()
-        if window is None or window.axis != eqn.params["dimension"]:
-            return counted
-        return lax.add(counted, lax.convert_element_type(self.row(window.scale, window.shift), counted.dtype))
+        ((var, window),) = task.results(self.program)
+        assert window is not None
+        first = self.row(window.scale, window.shift)
+        with at_source(eqn.source_info, source_info_util.current_name_stack().extend(f"{TAG}{task.eqn}")):
+            rule = AT[eqn.primitive.name]
+            return [rule(eqn, eqn.outvars.index(var), window, values, first, window.scale * self.steps)]
 
     def _operands(self, task: Task) -> list[Any]:
         return [self.read(atom, window) for atom, window in task.reads(self.program)]

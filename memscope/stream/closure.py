@@ -153,8 +153,7 @@ class _Attempt:
 
             verdict, task = self._aligned(task_at, index)
             if task is not None:
-                out = self.program.eqns[index].outvars.index(var)
-                window = task.windows()[out]
+                window = dict(task.results(self.program))[var]
                 assert window is not None
                 options.append(Stack(var, window, task))
             elif verdict is not None:
@@ -369,6 +368,8 @@ class _Attempt:
 
 
 def _steps(sink: Sink) -> int:
+    if isinstance(sink, Stack):
+        return shape_of(sink.var)[sink.window.axis] // sink.window.scale
     factor = sink.task.factor
     assert factor is not None
     return factor.size // sink.task.scale

@@ -47,10 +47,10 @@ def _value(env: Env, atom: Atom) -> Any:
 def _run_loop(streaming: Streaming, loop: LoopPlan, chunk: int, env: Env, form: Form) -> None:
     """Runs whole chunks in a `fori_loop`, then what remains in one smaller call: any size is exact."""
     program = streaming.program
-    setting = Setting(program, env, form)
+    setting = Setting(program, env, loop.steps, form)
     if form is Form.LANES:
         lanes = lane_tasks(program, loop)
-        setting = Setting(program, env, form, lanes, turned_outside(streaming, lanes, env))
+        setting = Setting(program, env, loop.steps, form, lanes, turned_outside(streaming, lanes, env))
     trips, rest = divmod(loop.steps, chunk)
     carries = tuple(_init(program, sink, env) for sink in loop.sinks)
 

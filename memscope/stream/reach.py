@@ -5,7 +5,8 @@ from __future__ import annotations
 from jax.extend import core as jex_core
 
 from ..axes import Factor, factors
-from ..program import Atom, Program, is_var
+from ..axes.windows import shifted_axes
+from ..program import Program, is_var
 
 Place = tuple[jex_core.Var, int]
 """An axis of an intermediate."""
@@ -19,12 +20,21 @@ class AxisMap:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._factors: dict[int, tuple[Factor, ...]] = {}
+        self._joints: dict[int, tuple[Factor, ...]] = {}
         self._fixed = frozenset((*program.jaxpr.invars, *program.jaxpr.constvars))
 
     def factors(self, index: int) -> tuple[Factor, ...]:
+        """The factors that an eqn can be computed along."""
         if index not in self._factors:
-            self._factors[index] = tuple(factors(self.program.eqns[index]))
+            eqn = self.program.eqns[index]
+            self._factors[index] = tuple(factors(eqn))
+            self._joints[index] = (*self._factors[index], *shifted_axes(eqn))
         return self._factors[index]
+
+    def _joined(self, index: int) -> tuple[Factor, ...]:
+        """These, and the axes that it only shifts."""
+        self.factors(index)
+        return self._joints[index]
 
     def reach(self, seed: Place) -> dict[jex_core.Var, set[int]]:
         """The axes that one factor after another connects to the seed's.
@@ -53,12 +63,8 @@ class AxisMap:
         producer = self.program.producer.get(var)
         for index in (*touching, *(() if producer is None else (producer,))):
             eqn = self.program.eqns[index]
-            for factor in self.factors(index):
+            for factor in self._joined(index):
                 ends = [*zip(eqn.invars, factor.ins, strict=True), *zip(eqn.outvars, factor.outs, strict=True)]
                 if any(atom is var and at is not None and at.axis == axis for atom, at in ends):
-                    near += [(a, at.axis) for a, at in ends if at is not None and _joins(a)]
+                    near += [(a, at.axis) for a, at in ends if at is not None and is_var(a)]
         return near
-
-
-def _joins(atom: Atom) -> bool:
-    return is_var(atom)

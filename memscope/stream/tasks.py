@@ -6,9 +6,10 @@ import dataclasses
 
 from jax.extend import core as jex_core
 
-from ..axes import At, Factor, Misaligned, Window
+from ..axes import At, Blocked, Factor, Misaligned, Window
 from ..axes.factor import onto, through
-from ..axes.table import find
+from ..axes.table import find, reason
+from ..axes.windows import WINDOWS
 from ..program import Atom, Program, is_var
 
 Read = tuple[Atom, Window | None]
@@ -17,28 +18,37 @@ Read = tuple[Atom, Window | None]
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """Eqn `eqn` of the program for steps `[scale*start + shift, ...)` of `factor`, or whole where that is None."""
+    """Eqn `eqn` of the program for a part of its results.
+
+    That is steps `[scale*start + shift, ...)` of `factor`, or a window of one result (`placed`: which, and
+    where) of a primitive that shifts rows, or, where neither is given, all of it.
+    """
 
     eqn: int
     factor: Factor | None = None
     scale: int = 1
     shift: int = 0
+    placed: tuple[int, Window] | None = None
 
     def reads(self, program: Program) -> list[Read]:
         """What it needs of each operand. A scatter's table is where its fold starts, not an operand of it."""
-        invars = program.eqns[self.eqn].invars
+        eqn = program.eqns[self.eqn]
+        invars = eqn.invars
+        if self.placed is not None:
+            return list(zip(invars, WINDOWS[eqn.primitive.name](eqn, *self.placed), strict=True))
         if self.factor is None:
             return [(atom, None) for atom in invars]
-        reads = list(zip(invars, self.operand_windows(), strict=True))
+        reads = [(atom, self._window(at)) for atom, at in zip(invars, self.factor.ins, strict=True)]
         return reads[1:] if self.factor.fold == "scatter" else reads
 
-    def operand_windows(self) -> list[Window | None]:
-        """The window of each operand that it needs; None for all of it."""
-        return [] if self.factor is None else [self._window(at) for at in self.factor.ins]
-
-    def windows(self) -> list[Window | None]:
-        """The window of each result that it computes; None where that result is computed whole."""
-        return [] if self.factor is None else [self._window(at) for at in self.factor.outs]
+    def results(self, program: Program) -> list[tuple[jex_core.Var, Window | None]]:
+        """The results that it computes, each with its window; None for all of it."""
+        outvars = program.eqns[self.eqn].outvars
+        if self.placed is not None:
+            return [(outvars[self.placed[0]], self.placed[1])]
+        if self.factor is None:
+            return [(var, None) for var in outvars]
+        return [(var, self._window(at)) for var, at in zip(outvars, self.factor.outs, strict=True)]
 
     def _window(self, at: At | None) -> Window | None:
         return None if at is None else onto(at, self.scale, self.shift)
@@ -56,6 +66,12 @@ def task_for(program: Program, var: jex_core.Var, window: Window | None) -> Task
     eqn = program.eqns[index]
     out = eqn.outvars.index(var)
     factor = find(eqn, out, window.axis)
+    if factor is None:
+        if eqn.primitive.name not in WINDOWS or eqn.effects:
+            raise Blocked(reason(eqn))
+        task = Task(index, placed=(out, window))
+        task.reads(program)
+        return task
     at = factor.outs[out]
     assert at is not None
     scale, shift = through(at, window)

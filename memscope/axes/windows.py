@@ -1,0 +1,210 @@
+"""Primitives whose result depends on where a window lies: slices, pads, joins, counts and random draws.
+
+Along these axes an operand's window is the result's, shifted: `WINDOWS` says by how much, `AT` computes the
+result's rows from operands cut so. Rows that fall outside an operand are masked here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.random import threefry2x32_p
+
+from .factor import Blocked, Factor, Window, shape_of
+from .table import Eqn, mapped, rule
+
+WindowRule = Callable[[Eqn, int, Window], "list[Window | None]"]
+PlacedRule = Callable[[Eqn, int, Window, Sequence[Any], Any, int], Any]
+
+WINDOWS: dict[str, WindowRule] = {}
+"""(eqn, which result, its window) -> the window of each operand; raises Blocked along other axes."""
+
+AT: dict[str, PlacedRule] = {}
+"""(eqn, which result, its window, operands, first row, rows) -> those rows of the result."""
+
+
+def windowed(name: str) -> Callable[[WindowRule], WindowRule]:
+    """Registers how windows pass through a primitive along the axes that have no factor."""
+
+    def register(windows: WindowRule) -> WindowRule:
+        WINDOWS[name] = windows
+        return windows
+
+    return register
+
+
+def placed(name: str) -> Callable[[PlacedRule], PlacedRule]:
+    """Registers how a primitive's rows are computed when where they lie matters."""
+
+    def register(compute: PlacedRule) -> PlacedRule:
+        AT[name] = compute
+        return compute
+
+    return register
+
+
+def shifted_axes(eqn: Eqn) -> Sequence[Factor]:
+    """What `WINDOWS` joins, in the form of factors: for following an axis, not for computing along it."""
+    name = eqn.primitive.name
+    if name not in WINDOWS:
+        return ()
+    axis_of = {"concatenate": "dimension", "split": "axis"}
+    shape = shape_of(eqn.outvars[0])
+    axes = [int(eqn.params[axis_of[name]])] if name in axis_of else range(len(shape))
+    rank = len(shape)
+    return [
+        mapped(shape[a], [a if len(shape_of(v)) == rank else None for v in eqn.invars], [a] * len(eqn.outvars))
+        for a in axes
+    ]
+
+
+def _row_numbers(rank: int, axis: int, first: Any, count: int) -> Any:
+    shape = [1] * rank
+    shape[axis] = count
+    return lax.broadcasted_iota(np.int32, shape, axis) + lax.convert_element_type(first, np.int32)
+
+
+@windowed("slice")
+def slice_window(eqn: Eqn, out: int, window: Window) -> list[Window | None]:
+    """Row r of the result is row `start + stride * r` of the operand."""
+    start = eqn.params["start_indices"][window.axis]
+    stride = (eqn.params["strides"] or (1,) * len(eqn.params["start_indices"]))[window.axis]
+    return [Window(window.axis, window.scale * stride, window.shift * stride + start)]
+
+
+@placed("slice")
+def slice_rows(eqn: Eqn, out: int, window: Window, operands: Sequence[Any], first: Any, count: int) -> Any:
+    """The operand comes cut along the window's axis already; the other axes and the stride remain."""
+    (operand,) = operands
+    starts, limits = list(eqn.params["start_indices"]), list(eqn.params["limit_indices"])
+    starts[window.axis], limits[window.axis] = 0, operand.shape[window.axis]
+    return lax.slice(operand, starts, limits, eqn.params["strides"])
+
+
+@windowed("pad")
+def pad_window(eqn: Eqn, out: int, window: Window) -> list[Window | None]:
+    """Row r of the result is row `r - low` of the operand."""
+    low, _, interior = eqn.params["padding_config"][window.axis]
+    if interior:
+        raise Blocked("the padding lies between the rows of this axis")
+    return [Window(window.axis, window.scale, window.shift - low), None]
+
+
+@placed("pad")
+def pad_rows(eqn: Eqn, out: int, window: Window, operands: Sequence[Any], first: Any, count: int) -> Any:
+    """Rows outside the operand are the padding value."""
+    operand, value = operands
+    axis = window.axis
+    low, _, _ = eqn.params["padding_config"][axis]
+    length = shape_of(eqn.invars[0])[axis]
+    others = [(0, 0, 0) if a == axis else c for a, c in enumerate(eqn.params["padding_config"])]
+    padded = lax.pad(operand, value, others)
+    if length == 0:
+        return jnp.full(padded.shape, value, padded.dtype)
+    row = _row_numbers(padded.ndim, axis, first, count) - low
+    return jnp.where((row >= 0) & (row < length), padded, value)
+
+
+@windowed("concatenate")
+def concatenate_window(eqn: Eqn, out: int, window: Window) -> list[Window | None]:
+    """Row r of the result is row `r - offset` of one of the operands."""
+    if window.axis != int(eqn.params["dimension"]):
+        raise Blocked("the concatenation joins arrays along another axis")
+    return [Window(window.axis, window.scale, window.shift - offset) for offset in _offsets(eqn)]
+
+
+@placed("concatenate")
+def concatenate_rows(eqn: Eqn, out: int, window: Window, operands: Sequence[Any], first: Any, count: int) -> Any:
+    """Each row is picked from the operand it lies in."""
+    row = _row_numbers(len(shape_of(eqn.outvars[0])), window.axis, first, count)
+    rows, *rest = operands
+    for offset, operand in zip(_offsets(eqn)[1:], rest, strict=True):
+        rows = jnp.where(row >= offset, operand, rows)
+    return rows
+
+
+def _offsets(eqn: Eqn) -> list[int]:
+    lengths = [shape_of(a)[int(eqn.params["dimension"])] for a in eqn.invars]
+    return [sum(lengths[:i]) for i in range(len(lengths))]
+
+
+@windowed("split")
+def split_window(eqn: Eqn, out: int, window: Window) -> list[Window | None]:
+    """Row r of part k is row `offset k + r` of the operand."""
+    if window.axis != int(eqn.params["axis"]):
+        raise Blocked("the split cuts another axis")
+    return [Window(window.axis, window.scale, window.shift + sum(eqn.params["sizes"][:out]))]
+
+
+@placed("split")
+def split_rows(eqn: Eqn, out: int, window: Window, operands: Sequence[Any], first: Any, count: int) -> Any:
+    """The operand comes cut already."""
+    return operands[0]
+
+
+@placed("iota")
+def iota_rows(eqn: Eqn, out: int, window: Window, operands: Sequence[Any], first: Any, count: int) -> Any:
+    """Counts from where the window starts."""
+    shape = list(eqn.params["shape"])
+    shape[window.axis] = count
+    counted = lax.broadcasted_iota(eqn.params["dtype"], shape, eqn.params["dimension"])
+    if window.axis != eqn.params["dimension"]:
+        return counted
+    return lax.add(counted, lax.convert_element_type(first, counted.dtype))
+
+
+@rule("random_bits", why="the generator draws the whole array from one state")
+def random_bits(eqn: Eqn) -> Sequence[Factor]:
+    """Threefry hashes each element's position with the key, so any window of the draws can be made alone."""
+    keys, shape = shape_of(eqn.invars[0]), tuple(eqn.params["shape"])
+    places = [mapped(size, [axis], [axis]) for axis, size in enumerate(keys)]
+    if _counts_positions(eqn):
+        places += [mapped(size, [None], [len(keys) + axis]) for axis, size in enumerate(shape)]
+    return places
+
+
+def _counts_positions(eqn: Eqn) -> bool:
+    return (
+        str(getattr(eqn.invars[0].aval, "dtype", "")) == "key<fry>"
+        and bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
+        and math.prod(eqn.params["shape"]) < 2**32
+        and eqn.params["bit_width"] in (8, 16, 32, 64)
+    )
+
+
+@placed("random_bits")
+def random_rows(eqn: Eqn, out: int, window: Window, operands: Sequence[Any], first: Any, count: int) -> Any:
+    """The bits of a window, bit for bit those of the whole array."""
+    (keys,) = operands
+    shape, width = tuple(eqn.params["shape"]), eqn.params["bit_width"]
+    axis = window.axis - keys.ndim
+
+    def draw(key: Any) -> Any:
+        return _threefry_bits(jax.random.key_data(key), shape, axis, first, count, width)
+
+    for _ in range(keys.ndim):
+        draw = jax.vmap(draw)
+    return draw(keys)
+
+
+def _threefry_bits(key: Any, shape: tuple[int, ...], axis: int, first: Any, count: int, width: int) -> Any:
+    """JAX's partitionable threefry: each element's row-major position, hashed."""
+    local = tuple(count if a == axis else size for a, size in enumerate(shape))
+    position = jnp.zeros(local, np.uint32)
+    for a in range(len(shape)):
+        stride = np.uint32(math.prod(shape[a + 1 :]))
+        index = lax.broadcasted_iota(np.uint32, local, a)
+        if a == axis:
+            index = index + lax.convert_element_type(first, np.uint32)
+        position = position + index * stride
+    high, low = threefry2x32_p.bind(key[0], key[1], jnp.zeros(local, np.uint32), position)
+    if width == 64:
+        wide = [lax.convert_element_type(part, np.uint64) for part in (high, low)]
+        return lax.shift_left(wide[0], np.uint64(32)) | wide[1]
+    return lax.convert_element_type(high ^ low, f"uint{width}")
