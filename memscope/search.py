@@ -195,7 +195,7 @@ class Search:
             # What XLA needs beyond the limit tells how much smaller the chunks have to be.
             excess = (found.peak_bytes - self._fixed_bytes) / max(1, limit - self._fixed_bytes)
             largest[option.structure] = int(option.chunk_bytes / max(1.5, min(excess, 64)))
-        smallest = (self.confirm(self.candidate(s, CHUNKS[0]), Build.REFERENCE) for s in ranked[:SHORTLIST])
+        smallest = (self.confirm(self.candidate(s, CHUNKS[0]), Build.REFERENCE) for s in ranked[:2])
         return min(smallest, key=lambda found: found.peak_bytes)
 
     def _fit_plain(self, structure: Structure, limit: int) -> Found | None:

@@ -65,15 +65,6 @@ def reason(eqn: Eqn) -> str:
     return WHY_BLOCKED.get(name, f"{name} has no rule for streaming along this axis")
 
 
-def find(eqn: Eqn, out: int, axis: int) -> Factor | None:
-    """The factor behind one axis of one result; None where the axis has none."""
-    for factor in factors(eqn):
-        at = factor.outs[out]
-        if at is not None and at.axis == axis:
-            return factor
-    return None
-
-
 def mapped(size: int, ins: Sequence[int | None], outs: Sequence[int | None]) -> Factor:
     """A factor with one row a step, from plain axis numbers."""
     return Factor(size, tuple(map(_at, ins)), tuple(map(_at, outs)))

@@ -18,6 +18,7 @@ from ..axes.table import RESIZE
 from ..axes.windows import AT
 from ..evaluate import TAG, bind
 from ..program import Atom, Program, is_var
+from .diagonal import local_indices
 from .folds import COMBINERS, Combiner
 from .lanes import Lanes, reduce_lanes
 from .reductions import JOINS, Form, fusible_operand, in_blocks
@@ -114,6 +115,9 @@ class Chunk:
             return self._bind_placed(task, values)
         if task.factor is None:
             return bind(eqn, values, tag, **params)
+        if name == "gather":
+            first = self.row(task.scale, task.shift)
+            values = [values[0], local_indices(eqn, task.factor, values[1], first)]
         if name in RESIZE:
             params = {**RESIZE[name](eqn, task.factor, task.scale * self.steps), **params}
         if self.setting.form is not Form.PLAIN and name in JOINS and fusible_operand(self.program, eqn):

@@ -15,9 +15,10 @@ from ..axes import Blocked, Misaligned, Window
 from ..axes.factor import shape_of
 from ..axes.table import reason
 from ..program import Program, is_var, nbytes
-from .reach import AxisMap
+from .free import generated_vars, relayout_vars
+from .reach import axis_map
 from .structure import Fold, LoopPlan, Obstacle, Sink, Stack, Streaming, sink_vars
-from .tasks import Task, fold_task, generated_vars, relayout_vars, task_for
+from .tasks import Task, fold_task, task_for
 
 Var = jex_core.Var
 Demand = tuple[Var, Window | None]
@@ -36,7 +37,7 @@ class Closure:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.axes = AxisMap(program)
+        self.axes = axis_map(program)
         self.generated = generated_vars(program)
         self.relayouts = relayout_vars(program)
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+
 from jax.extend import core as jex_core
 
 from ..axes import Factor, factors
 from ..axes.windows import shifted_axes
 from ..program import Program, is_var
+from .diagonal import diagonal_factors
 
 Place = tuple[jex_core.Var, int]
 """An axis of an intermediate."""
 
 REACH_LIMIT = 100_000
+
+
+@functools.lru_cache(maxsize=64)
+def axis_map(program: Program) -> AxisMap:
+    """The axis map of a program, made once."""
+    return AxisMap(program)
 
 
 class AxisMap:
@@ -27,9 +36,17 @@ class AxisMap:
         """The factors that an eqn can be computed along."""
         if index not in self._factors:
             eqn = self.program.eqns[index]
-            self._factors[index] = tuple(factors(eqn))
+            self._factors[index] = (*diagonal_factors(self.program, index), *factors(eqn))
             self._joints[index] = (*self._factors[index], *shifted_axes(eqn))
         return self._factors[index]
+
+    def find(self, index: int, out: int, axis: int) -> Factor | None:
+        """The factor behind one axis of one result; None where the axis has none."""
+        for factor in self.factors(index):
+            at = factor.outs[out]
+            if at is not None and at.axis == axis:
+                return factor
+        return None
 
     def _joined(self, index: int) -> tuple[Factor, ...]:
         """These, and the axes that it only shifts."""
