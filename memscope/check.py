@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 
+from .arguments import flat_arguments
 from .compile import Build
 from .errors import TargetError
 from .measure import (
@@ -127,48 +128,6 @@ def check_plan(
     if reduced is None:
         return _check_full(plan, args, kwargs, budget_seconds, timeout)
     return _check_reduced(plan, args, kwargs, reduced, budget_seconds, timeout)
-
-
-def flat_arguments(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """The leaves of a call's arguments, as arrays of the program's dtypes.
-
-    Raises:
-      TypeError: their tree, a shape or a dtype is not what the program was traced with.
-    """
-    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
-    if tree != program.in_tree:
-        raise TypeError(
-            f"{program.name} was planned for arguments of the tree {program.in_tree}, but was given {tree}: "
-            "pass arguments of the same structure, or plan again."
-        )
-    avals = [v.aval for v in program.jaxpr.invars]
-    return [
-        _as_argument(leaf, aval, name, program)
-        for leaf, aval, name in zip(leaves, avals, program.argument_names, strict=True)
-    ]
-
-
-def _as_argument(leaf: Any, aval: Any, name: str, program: Program) -> Any:
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        raise TypeError(f"{name} is a shape without values: pass an array, as {program.name} is to be run.")
-    array: Any = leaf
-    if isinstance(leaf, (bool, int, float, complex)):
-        given = np.asarray(leaf, jnp.result_type(leaf))
-        # A number takes the dtype it was traced with, where that can hold it, as it would under jit.
-        array = given.astype(aval.dtype) if np.can_cast(given.dtype, aval.dtype, "same_kind") else given
-    elif not isinstance(leaf, jax.Array):
-        array = np.asarray(leaf)
-    dtype = array.dtype
-    if isinstance(array, np.ndarray):
-        if dtype.kind in "OSU":
-            raise TypeError(f"{name} is a {type(leaf).__name__}, which is no JAX type: pass an array or a number.")
-        with jax.enable_x64(program.x64):
-            dtype = jax.dtypes.canonicalize_dtype(dtype)
-        array = array.astype(dtype, copy=False)
-    if tuple(array.shape) != tuple(aval.shape) or dtype != aval.dtype:
-        wanted, found = (f"{d}{list(s)}".replace(" ", "") for d, s in ((aval.dtype, aval.shape), (dtype, array.shape)))
-        raise TypeError(f"{name} is {found}, but {program.name} was planned for {wanted}: plan again for other shapes.")
-    return array
 
 
 # What is run, and where.

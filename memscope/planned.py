@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.extend import core as jex_core
 
 from ._jax_private import under_jit
+from .arguments import flat_arguments
 from .compile import Build, jit_flat
 from .errors import ArgumentError
 from .evaluate import precision_of
@@ -40,17 +40,10 @@ class Signature:
         Raises:
           TypeError: another tree, shape, dtype or static value than the function was planned for.
         """
-        leaves, tree = jax.tree.flatten(self.dynamic(args, kwargs))
-        if tree != self.program.in_tree:
-            leaves, tree = jax.tree.flatten(self.dynamic(*self._as_planned(args, kwargs)))
-        if tree != self.program.in_tree:
-            raise ArgumentError(
-                f"{self.program.name} was planned for arguments of the structure {_tree_text(self.program.in_tree)} "
-                f"and called with {_tree_text(tree)}: plan it again for these, or use memscope.memsafe."
-            )
-        for leaf, var, name in zip(leaves, self.program.jaxpr.invars, self.program.argument_names, strict=True):
-            _check_leaf(self.program.name, name, leaf, var.aval)
-        return leaves
+        given = self.dynamic(args, kwargs)
+        if jax.tree.structure(given) != self.program.in_tree:
+            given = self.dynamic(*self._as_planned(args, kwargs))
+        return flat_arguments(self.program, *given)
 
     def _as_planned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The same call with as many positional arguments as when it was traced."""
@@ -81,24 +74,6 @@ class Signature:
             tuple(a for i, a in enumerate(args) if i not in self.static),
             {k: v for k, v in kwargs.items() if k not in self.static},
         )
-
-
-def _check_leaf(function: str, name: str, leaf: Any, aval: Any) -> None:
-    shape, dtype = jnp.shape(leaf), getattr(leaf, "dtype", None)
-    if shape != aval.shape:
-        raise ArgumentError(
-            f"{function} was planned for {name} of shape {aval.shape} and called with {shape}: "
-            "plan it again for this shape, or use memscope.memsafe, which does so by itself."
-        )
-    if dtype is not None and jax.dtypes.canonicalize_dtype(dtype) != jax.dtypes.canonicalize_dtype(aval.dtype):
-        raise ArgumentError(
-            f"{function} was planned for {name} of type {aval.dtype} and called with {dtype}: "
-            "convert it, or plan again for this type."
-        )
-
-
-def _tree_text(tree: Any) -> str:
-    return str(tree).removeprefix("PyTreeDef")
 
 
 class PlannedFunction:

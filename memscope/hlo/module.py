@@ -74,7 +74,7 @@ class Instruction:
       operands: ids of instructions of the same computation.
       called: ids of computations: a fusion's own, a loop's body and condition (in that order), ...
       op_name: JAX's name stack, as in "jit(f)/e17/reduce_sum"; "" where XLA made the instruction itself.
-      line: the innermost user frame of the op, as in ("/home/me/knn.py", 12).
+      line: the innermost user frame of the op, as in ("knn.py", 12).
       controls: instructions that must run before, though no data flows.
       is_library_fusion: runs in a library of kernels whose scratch XLA does not count.
       in_place: (index in the result, operand number, index in the operand) of each pair that shares a buffer.

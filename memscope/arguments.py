@@ -1,0 +1,61 @@
+"""Matching the arguments of a call to those a program was traced with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .errors import ArgumentError
+from .program import Program
+
+
+def flat_arguments(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The leaves of a call's arguments, as arrays of the program's dtypes.
+
+    Raises:
+      TypeError: their tree, a shape or a dtype is not what the program was traced with.
+    """
+    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
+    if tree != program.in_tree:
+        raise ArgumentError(
+            f"{program.name} was planned for arguments of the tree {program.in_tree}, but was given {tree}: "
+            "pass arguments of the same structure, or plan again."
+        )
+    avals = [v.aval for v in program.jaxpr.invars]
+    return [
+        _as_argument(leaf, aval, name, program)
+        for leaf, aval, name in zip(leaves, avals, program.argument_names, strict=True)
+    ]
+
+
+def _as_argument(leaf: Any, aval: Any, name: str, program: Program) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        raise ArgumentError(f"{name} is a shape without values: pass an array, as {program.name} is to be run.")
+    array: Any = leaf
+    if isinstance(leaf, (bool, int, float, complex)):
+        given = np.asarray(leaf, jnp.result_type(leaf))
+        # A number takes the dtype it was traced with, where that can hold it, as it would under jit.
+        array = given.astype(aval.dtype) if np.can_cast(given.dtype, aval.dtype, "same_kind") else given
+    elif not isinstance(leaf, jax.Array):
+        array = np.asarray(leaf)
+    dtype = array.dtype
+    if isinstance(array, np.ndarray):
+        if dtype.kind in "OSU":
+            raise ArgumentError(f"{name} is a {type(leaf).__name__}, which is no JAX type: pass an array or a number.")
+        with jax.enable_x64(program.x64):
+            dtype = jax.dtypes.canonicalize_dtype(dtype)
+        array = array.astype(dtype, copy=False)
+    if tuple(array.shape) != tuple(aval.shape) or dtype != aval.dtype:
+        raise ArgumentError(
+            f"{name} is {_type(dtype, array.shape)}, but {program.name} was planned for "
+            f"{_type(aval.dtype, aval.shape)}: plan again for it, or use memscope.memsafe."
+        )
+    return array
+
+
+def _type(dtype: Any, shape: Sequence[int]) -> str:
+    return f"{dtype}[{','.join(map(str, shape))}]"
