@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator
@@ -26,15 +27,32 @@ Progress = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Call:
-    """`fn(*args, **kwargs)`, not run. Any array may be a `jax.ShapeDtypeStruct`."""
+    """`fn(*args, **kwargs)`, not run. Any array may be a `jax.ShapeDtypeStruct`.
+
+    `label` is what the user calls the function: a gradient bears its loss's own name.
+    """
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    label: str | None = None
 
     @property
     def name(self) -> str:
-        return function_name(self.fn)
+        return self.label or function_name(self.fn)
+
+    @property
+    def named(self) -> Callable[..., Any]:
+        """The function under the name that the user has for it."""
+        if self.label is None or self.label == getattr(self.fn, "__name__", None):
+            return self.fn
+
+        @functools.wraps(self.fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self.fn(*args, **kwargs)
+
+        call.__name__ = self.label
+        return call
 
     @property
     def static_argnums(self) -> tuple[int, ...]:
@@ -77,7 +95,7 @@ class Call:
         import memscope
 
         with _refusals():
-            return memscope.profile(self.fn, *self.args, target=options.target, **self._static, **self.kwargs)
+            return memscope.profile(self.named, *self.args, target=options.target, **self._static, **self.kwargs)
 
     def plan(self, options: Options, progress: Progress | None = None) -> Plan:
         """The version that fits `options.limit`; raises LimitError where there is none."""
@@ -85,7 +103,7 @@ class Call:
 
         with _refusals():
             return memscope.plan(
-                self.fn,
+                self.named,
                 *self.args,
                 limit=options.limit,
                 target=options.target,

@@ -143,7 +143,8 @@ def _profile(parsed: argparse.Namespace) -> int:
     profile = call.profile(options)
     capacity = resolve(options.target).capacity_bytes
     limit = capacity if options.limit is None else parse_limit(options.limit, profile.peak_bytes)
-    fits = profile.peak_bytes <= limit
+    needed = profile.peak_bytes if profile.plain_peak_bytes is None else profile.plain_peak_bytes
+    fits = needed <= limit
     if parsed.json:
         _print_json({**profile.to_dict(), "limit_bytes": limit, "fits": fits})
     else:
@@ -152,8 +153,13 @@ def _profile(parsed: argparse.Namespace) -> int:
         _write(html, profile.to_html())
     if not fits:
         _say(
-            f"{call.name} needs {format_bytes(profile.peak_bytes)}, over the limit of {format_bytes(limit)}: "
+            f"{call.name} under a plain jax.jit needs {format_bytes(needed)}, over the limit of {format_bytes(limit)}: "
             "memscope plan looks for a version that fits."
+        )
+    elif profile.plain_bound_bytes is not None and profile.plain_bound_bytes > limit:
+        _say(
+            f"a plain jax.jit of {call.name} reports {format_bytes(needed)} but may need up to "
+            f"{format_bytes(profile.plain_bound_bytes)}: memscope plan makes a version whose bound fits as well."
         )
     return FITS if fits else TOO_BIG
 
@@ -211,7 +217,8 @@ def _load_call(parsed: argparse.Namespace) -> Call:
         raise UsageError(
             f"{parsed.args} returned a {type(args).__name__}: return the tuple of arguments, as in (q, x)."
         )
-    call = Call(fn, args)
+    label = parsed.function.rpartition(":")[2].rpartition(".")[2]
+    call = Call(fn, args, label=label if label.isidentifier() else None)
     call.check()
     return call
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.resources
 import importlib.util
 import inspect
+import os
 import pathlib
+import shutil
 import sys
 import textwrap
 import time
@@ -117,10 +119,12 @@ def _write_results(folder: pathlib.Path, profile: Profile, plan: Plan) -> None:
 
 
 def _next_steps(folder: pathlib.Path, limit: int) -> str:
+    installed = pathlib.Path(sys.executable).with_name("memscope")
+    command = "memscope" if shutil.which("memscope") else os.path.relpath(installed)
     return f"""
 Next, the same from a shell, and then with a function of your own:
 
-    memscope plan {folder}/knn.py:nearest --args {folder}/knn.py:make_args --limit {limit >> 20}MiB
+    {command} plan {folder}/knn.py:nearest --args {folder}/knn.py:make_args --limit {limit}
 """
 
 

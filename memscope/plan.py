@@ -20,7 +20,7 @@ from .program import Program, aval_of, nbytes
 from .reasons import blockers
 from .report.plan import limit_error_text, plan_fragment, plan_page, plan_text
 from .save import save_plan, source_of
-from .search import Candidate, Found, Search
+from .search import Candidate, Found, Search, fused_vars
 from .sizes import check_limit, parse_limit
 from .stream import Fold, LoopPlan, Stack
 from .target import Target, resolve
@@ -301,19 +301,20 @@ def _limit_error(lowest: Plan, search: Search) -> LimitError:
 
 
 def _loops(candidate: Candidate) -> tuple[Loop, ...]:
+    """The loops as a person sees them: what XLA fuses away is no stream, and one chunk is no loop."""
     streaming = candidate.structure.streaming
-    return tuple(
-        _describe(streaming.program, streaming.remade, loop, chunk) for loop, chunk in candidate.chunks.items()
-    )
+    described = [_describe(streaming.program, streaming.remade, *item) for item in candidate.chunks.items()]
+    return tuple(loop for loop in described if loop.trips > 1) or tuple(described)
 
 
 def _describe(program: Program, remade: frozenset[Any], loop: LoopPlan, chunk: int) -> Loop:
     streams: dict[Any, Stream] = {}
     sunk = {s.var for s in loop.sinks if isinstance(s, Stack)}
+    fused = fused_vars(program, loop)
     for task in loop.body:
         eqn = program.eqns[task.eqn]
         for var, window in task.results(program):
-            if window is not None and var not in sunk and var not in remade:
+            if window is not None and not (var in sunk or var in remade or var in fused):
                 streams[var] = Stream(
                     aval_of(var).shape, str(aval_of(var).dtype), eqn.primitive.name, window.axis,
                     nbytes(var), program.sources[task.eqn],

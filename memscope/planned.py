@@ -103,7 +103,7 @@ class PlannedFunction:
         return jax.tree.unflatten(self._program.out_tree, outs)
 
     def __repr__(self) -> str:
-        return f"<{self.__name__}, rewritten by memscope from {self._program.name}>"
+        return f"<{self.__name__}, made by memscope from {self._program.name}>"
 
 
 def under_trace(leaves: Sequence[Any]) -> bool:

@@ -73,10 +73,8 @@ def _static_keywords(plan: Plan) -> dict[str, Any]:
 
 
 def _header(plan: Plan) -> str:
-    lines = [
-        f"{plan.program.name}, rewritten by memscope to peak at {format_bytes(plan.peak_bytes)} "
-        f"instead of {format_bytes(plan.original_peak_bytes)}."
-    ]
+    how = f"instead of {format_bytes(plan.original_peak_bytes)}" if plan.loops else "as it was written"
+    lines = [f"{plan.program.name}, rewritten by memscope to peak at {format_bytes(plan.peak_bytes)} {how}."]
     if plan.build.options:
         lines += [
             "",

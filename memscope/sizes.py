@@ -56,7 +56,7 @@ def parse_size(size: int | float | str) -> int:
         value = float(match[1]) * unit
     else:
         value = float(size)
-    if not math.isfinite(value):
+    if not math.isfinite(value) or (not isinstance(size, str) and value != int(value)):
         raise SizeError(f"limit {size!r} is not a size: {_EXPECTED}.")
     if value < 1:
         raise SizeError(f"limit {size!r} must be above zero: {_EXPECTED}.")

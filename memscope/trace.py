@@ -68,7 +68,7 @@ def function_name(fn: Callable[..., Any]) -> str:
     """A valid identifier for `fn`: its `__name__`, or "fn" for lambdas and unnamed callables."""
     while isinstance(fn, functools.partial):
         fn = fn.func
-    name = getattr(inspect.unwrap(fn), "__name__", type(fn).__name__)
+    name = str(getattr(fn, "__name__", type(fn).__name__))
     return name if name.isidentifier() else "fn"
 
 

@@ -20,7 +20,7 @@ from benchmarks.accounts import Original
 from benchmarks.workloads import Workload
 from memscope.check import compare
 from memscope.compile import Build
-from memscope.measure import Measurement, measure
+from memscope.measure import Job, Outputs, measure
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks need Linux's /proc")
 
@@ -30,16 +30,15 @@ NEAREST = {
     "L1": workloads.knn_l1,
     "cosine": workloads.knn_cosine,
 }
-CASES = "001:0.5 006:0.4 018:0.4 023:0.4 024:0.3 029:0.5 033:0.4 038:0.4 046:0.4".split()
+# Scales at which what Eigen packs for a dot, outside XLA's account, stays within 3%. The gradient of case 024 has
+# none: its dots pack 12% (benchmarks/README.md).
+CASES = "001:0.5 006:0.4 018:0.4 023:0.4 029:0.7 033:0.4 038:0.5 046:0.4".split()
 PROGRAMS = {w.name: w for w in map(workloads.load_case, CASES)} | {
-    w.name: Workload(w.name, w.fn, w.make_args, scale=0.6)
+    w.name: Workload(w.name, w.fn, w.make_args, scale=0.6 if w.make_args is workloads.knn_direct_args else 0.9)
     for w in workloads.PAPER
     if w.name == "kernel product" or w.name.startswith("knn")
 }
 HIDDEN = ("018_local_energies", "046_nbody_forces")
-
-PACKED = ("024_sgpr_grad",)
-"""Their dots pack operands of tens of MB beyond XLA's account (benchmarks/README.md)."""
 
 
 def f32(*shape: int) -> jax.ShapeDtypeStruct:
@@ -50,10 +49,11 @@ def slack(count: int) -> float:
     return max(0.03 * count, 8e6)
 
 
-def alone(job: Any, leaves: list[Any]) -> Measurement:
-    """One run in a fresh process."""
+def alone(job: Job, leaves: list[Any]) -> tuple[int, Outputs]:
+    """How far a fresh process grows in one run, and the results."""
     (found,) = measure([job], leaves, budget_seconds=0)
-    return found
+    assert found.growth_bytes is not None
+    return found.growth_bytes, found.outputs
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -64,22 +64,17 @@ def test_profiles_are_true_and_a_tenth_of_the_temporaries_is_enough(name: str) -
     assert plan.loops
     assert plan.peak_bytes <= original.limit_bytes
 
-    reference = alone(original.job(Build.REFERENCE), original.leaves)
+    grown, want = alone(original.job(Build.REFERENCE), original.leaves)
     reported = profile.peak_bytes - profile.argument_bytes - profile.constant_bytes
-    packed = accounts.dot_scratch(original.program.jaxpr) if name in PACKED else 0
-    assert reported - slack(reported) <= reference.growth_bytes <= reported + packed + slack(reported)
+    assert abs(grown - reported) <= slack(reported)
 
-    rewritten = alone(accounts.rewritten_job(name, plan), original.leaves)
+    grown, got = alone(accounts.rewritten_job(name, plan), original.leaves)
     held = profile.argument_bytes + profile.constant_bytes
-    assert rewritten.growth_bytes <= plan.peak_bytes - held + slack(plan.peak_bytes - held)
-    assert rewritten.growth_bytes <= original.limit_bytes - held
+    assert grown <= plan.peak_bytes - held + slack(plan.peak_bytes - held)
+    assert grown <= original.limit_bytes - held
     if plan.build is Build.REFERENCE:  # the plain build's figure is a bound
-        assert rewritten.growth_bytes >= plan.peak_bytes - held - slack(plan.peak_bytes - held)
-    agree(rewritten, reference)
-
-
-def agree(got: Measurement, want: Measurement) -> None:
-    for g, w in zip(got.outputs, want.outputs, strict=True):
+        assert grown >= plan.peak_bytes - held - slack(plan.peak_bytes - held)
+    for g, w in zip(got, want, strict=True):
         assert compare(g, w, "a result").wrong is None
 
 
@@ -89,7 +84,7 @@ def test_what_the_plain_build_hides_is_bounded(name: str) -> None:
     profile = memscope.profile(original.fn, *original.args)
     assert profile.plain_peak_bytes is not None
     assert profile.plain_bound_bytes is not None
-    grown = alone(original.job(Build.PLAIN), original.leaves).growth_bytes
+    grown, _ = alone(original.job(Build.PLAIN), original.leaves)
     held = profile.argument_bytes + profile.constant_bytes
     assert profile.plain_peak_bytes - held + 8e6 < grown < profile.plain_bound_bytes - held
     assert truth.judge(profile.plain_peak_bytes - held, profile.plain_bound_bytes - held, grown) == "ok"
@@ -112,9 +107,8 @@ class TestNearestNeighbours:
         q, x = workloads.knn_args(256, 1_000_000, 100)
         plan = memscope.plan(workloads.knn_l2_expanded, q, x, limit="600MiB")
         assert plan.original_peak_bytes > 1.3 * 2**30
-        found = alone(accounts.rewritten_job("nearest", plan), [q, x])
-        assert plan.compiled.argument_bytes + found.growth_bytes <= 600 * 2**20
-        distance, index = found.outputs
+        grown, (distance, index) = alone(accounts.rewritten_job("nearest", plan), [q, x])
+        assert plan.compiled.argument_bytes + grown <= 600 * 2**20
         some = np.linspace(0, len(q) - 1, 5).astype(int)
         for i in some:
             exact = np.sqrt(np.sum((np.asarray(x, np.float64) - np.asarray(q[i], np.float64)) ** 2, 1))
@@ -123,13 +117,13 @@ class TestNearestNeighbours:
             assert len(set(index[i])) == 10
 
 
-def test_sparse_gp_gradient_runs_under_a_seventh_of_its_temporaries() -> None:
+def test_sparse_gp_gradient_runs_in_a_tenth_of_its_temporaries() -> None:
     case = workloads.load_case("024")
     args = case.args()
     assert args[0].shape[0] > 400_000
     assert args[2].shape[0] == 128
     profile = memscope.profile(case.fn, *args)
-    limit = profile.argument_bytes + profile.output_bytes + round(0.15 * profile.temp_bytes)
+    limit = profile.argument_bytes + profile.output_bytes + profile.temp_bytes // 10
     plan = memscope.plan(case.fn, *args, limit=limit)
     check = plan.check(*args)
     assert check.ok, check.how

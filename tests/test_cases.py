@@ -41,7 +41,7 @@ def load(name: str) -> ModuleType:
 
 
 def close(got: Any, want: Any, skip: set[int]) -> None:
-    assert jax.tree.structure(got) == jax.tree.structure(want)
+    assert bool(jax.tree.structure(got) == jax.tree.structure(want))
     for i, (g, w) in enumerate(zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)):
         assert (g.dtype, g.shape) == (w.dtype, w.shape)
         if i in skip:
@@ -84,5 +84,5 @@ def test_a_tenth_of_the_temporaries_is_enough_at_full_size(name: str) -> None:
 
 def tenth(fn: Any, args: Any) -> int:
     """Arguments + outputs + 10% of the temporaries of the reference build."""
-    stats = jax.jit(fn, compiler_options=Build.REFERENCE.options).lower(*args).compile().memory_analysis()
+    stats: Any = jax.jit(fn, compiler_options=Build.REFERENCE.options).lower(*args).compile().memory_analysis()
     return int(stats.argument_size_in_bytes + stats.output_size_in_bytes + 0.1 * stats.temp_size_in_bytes)

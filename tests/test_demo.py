@@ -67,9 +67,9 @@ def test_the_demo_ends_with_a_command_that_works(
     ran: tuple[pathlib.Path, subprocess.CompletedProcess[str]],
 ) -> None:
     folder, done = ran
-    command = next(line.split() for line in done.stdout.splitlines() if line.strip().startswith("memscope plan"))
+    _, *arguments = next(line.split() for line in done.stdout.splitlines() if "memscope plan " in line)
     again = subprocess.run(
-        [sys.executable, "-m", *command, "--quiet"], cwd=folder.parent, capture_output=True, text=True, timeout=600
+        [sys.executable, "-m", "memscope", *arguments, "--quiet"], cwd=folder.parent, capture_output=True, text=True, timeout=600
     )
     assert again.returncode == 0, again.stderr
 

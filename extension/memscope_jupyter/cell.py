@@ -53,8 +53,8 @@ def run_cell(shell: InteractiveShell, cell: Cell) -> Call:
     return call
 
 
-def _capture(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Call:
-    return Call(fn, args, kwargs)
+def _capture(name: str | None, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Call:
+    return Call(fn, args, kwargs, name)
 
 
 def _read(shell: InteractiveShell, text: str, lines_before: int) -> Cell:
@@ -66,13 +66,26 @@ def _read(shell: InteractiveShell, text: str, lines_before: int) -> Cell:
     last = tree.body[-1] if tree.body else None
     if not isinstance(last, ast.Expr) or not isinstance(last.value, ast.Call):
         raise UsageError(f"{_EXPECTED}: the last expression here is {_describe(last)}.")
+    _refuse_method_of_result(last.value)
     return Cell(ast.Module(tree.body[:-1], []), _taken_apart(last.value), filename)
 
 
+def _refuse_method_of_result(call: ast.Call) -> None:
+    """`attend(q).sum()` would run `attend` to find its result's method, which is what the magic promises not to do."""
+    if isinstance(call.func, ast.Attribute) and any(isinstance(node, ast.Call) for node in ast.walk(call.func.value)):
+        inner = ast.unparse(call.func.value)
+        raise UsageError(
+            f"{ast.unparse(call)} calls a method of what {inner} returns, so {inner} would have to run first: "
+            f"debug {inner} itself, or put both in a function."
+        )
+
+
 def _taken_apart(call: ast.Call) -> ast.Expression:
-    """`f(a, *b, k=c)` as `capture(f, a, *b, k=c)`: Python itself sorts out the arguments."""
+    """`f(a, *b, k=c)` as `capture("f", f, a, *b, k=c)`: Python itself sorts out the arguments."""
     capture = ast.copy_location(ast.Name(_CAPTURE, ast.Load()), call.func)
-    taken = ast.Call(capture, [call.func, *call.args], call.keywords)
+    name = {ast.Name: "id", ast.Attribute: "attr"}.get(type(call.func))
+    label = ast.copy_location(ast.Constant(name and getattr(call.func, name)), call.func)
+    taken = ast.Call(capture, [label, call.func, *call.args], call.keywords)
     return ast.fix_missing_locations(ast.Expression(ast.copy_location(taken, call)))
 
 

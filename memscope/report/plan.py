@@ -21,19 +21,35 @@ def plan_text(plan: Plan) -> str:
 
 def _lines(plan: Plan) -> list[str]:
     verdict = "fits" if plan.fits else "DOES NOT FIT"
+    bounded = "at most " if plan.compiled.hidden_bytes else ""
     head = [
         f"{plan.program.name} on {plan.target.name}: {verdict} in {format_bytes(plan.limit_bytes)}",
-        f"  peak        {format_bytes(plan.original_peak_bytes):>9}  ->  {format_bytes(plan.peak_bytes)}"
+        f"  peak        {format_bytes(plan.original_peak_bytes):>9}  ->  {bounded}{format_bytes(plan.peak_bytes)}"
         "   (arguments + outputs + temporaries, by XLA)",
-        f"  temporaries {format_bytes(plan.original_temp_bytes):>9}  ->  {format_bytes(plan.temp_bytes)}",
+        f"  temporaries {format_bytes(plan.original_temp_bytes):>9}  ->  {bounded}{format_bytes(plan.temp_bytes)}",
     ]
     if not plan.loops:
-        return [*head, "  nothing to rewrite: the function runs as it is."]
+        return [*head, *_as_written(plan)]
     return [
         *head,
         f"  time        {plan.slowdown:.2f}x of before (estimated), arithmetic {plan.extra_work:.2f}x (counted)",
         *(line for loop in plan.loops for line in _loop_lines(loop)),
     ]
+
+
+def _as_written(plan: Plan) -> list[str]:
+    if plan.compiled.hidden_bytes:
+        return [
+            "  nothing to rewrite: the function runs as plain jax.jit builds it. XLA's own figure for that is "
+            f"{format_bytes(plan.compiled.peak_bytes)};",
+            "  the rest is the most that its library fusions may take beside it.",
+        ]
+    if plan.build.options:
+        return [
+            "  nothing to rewrite: the function runs as it is, compiled without XLA's library fusions, whose",
+            "  memory XLA does not report (a plain jax.jit uses them; the profile gives its figures).",
+        ]
+    return ["  nothing to rewrite: the function runs as it is."]
 
 
 def _loop_lines(loop: Loop) -> list[str]:
@@ -80,17 +96,22 @@ def limit_error_text(lowest: Plan, held: Sequence[tuple[Buffer, str]]) -> str:
         f"{lowest.program.name} can't run in {limit}: the lowest peak that memscope can reach is {floor} "
         f"({lowest.peak_bytes:,} bytes). Alive at that peak:"
     ]
-    for buffer, reason in held[:5]:
+    telling = [item for item in held if 100 * item[0].bytes >= lowest.peak_bytes]
+    for buffer, reason in telling[:5]:
         lines.append(
-            f"  {format_bytes(buffer.bytes):>9}  {_array(buffer.dtype, buffer.shape)} {buffer.op}"
+            f"  {format_bytes(buffer.bytes):>9}  {_array(buffer.dtype, buffer.shape)} {_what(buffer)}"
             f"{_at(buffer.source)}: {reason}."
         )
-    if len(held) > 5:
-        lines.append(f"  and {len(held) - 5} smaller buffers")
+    if len(held) > len(telling[:5]):
+        lines.append(f"  and {len(held) - len(telling[:5])} smaller buffers")
     lines.append(
         f"Next: raise the limit to {lowest.peak_bytes:,} bytes, or take the lowest plan with best_effort=True."
     )
     return "\n".join(lines)
+
+
+def _what(buffer: Buffer) -> str:
+    return f"{buffer.op} {buffer.name}" if buffer.kind == "argument" else buffer.op
 
 
 def plan_page(plan: Plan) -> str:

@@ -95,7 +95,7 @@ def _turned(chunk: Chunk, read: Read, first: Any, count: int) -> Any:
         return bind(chunk.program.eqns[task.eqn], operands, f"{TAG}{task.eqn}")[0]
     turned = chunk.setting.turned
     whole = turned[atom] if is_var(atom) and window is None and atom in turned else turn(chunk.read(atom, window))
-    if whole.shape[0] == 1:
+    if whole.shape[0] in (1, count):
         return whole
     starts = [first, *[np.int32(0)] * (whole.ndim - 1)]
     return lax.dynamic_slice(whole, starts, (count, *whole.shape[1:]), allow_negative_indices=False)
