@@ -284,6 +284,7 @@ class _Difference:
 def _verdict(plan: Checkable, runs: _Runs | None, difference: _Difference | None, how: str) -> Check:
     peak = None if runs is None else measured_peak(plan.program, runs.rewritten)
     over = None if peak is None else _over_limit(peak, plan.limit_bytes)
+    near = None if peak is None or over is not None else _just_over(peak, plan.limit_bytes)
     wrong = None if difference is None else difference.wrong
     original = None if runs is None else runs.original
     return Check(
@@ -293,7 +294,7 @@ def _verdict(plan: Checkable, runs: _Runs | None, difference: _Difference | None
         measured_peak_bytes=peak,
         seconds=None if runs is None else runs.rewritten.seconds,
         original_seconds=None if original is None else original.seconds,
-        how="; ".join(filter(None, [how, wrong, over])) + ".",
+        how="; ".join(filter(None, [how, wrong, over, near])) + ".",
     )
 
 
@@ -309,6 +310,15 @@ def _over_limit(peak_bytes: int, limit_bytes: int | None) -> str | None:
     if limit_bytes is None or peak_bytes <= limit_bytes + max(0.03 * limit_bytes, 8e6):
         return None
     return f"the measured peak of {format_bytes(peak_bytes)} exceeds the limit of {format_bytes(limit_bytes)}"
+
+
+def _just_over(peak_bytes: int, limit_bytes: int | None) -> str | None:
+    if limit_bytes is None or peak_bytes <= limit_bytes:
+        return None
+    return (
+        f"the measured peak of {format_bytes(peak_bytes)} is {format_bytes(peak_bytes - limit_bytes)} over the limit, "
+        "within what a run takes beside XLA's account"
+    )
 
 
 def _compare_all(program: Program, runs: _Runs) -> _Difference:

@@ -50,6 +50,9 @@ FLOP_SECONDS = 1 / 1.0e11
 PACKING_SECONDS_PER_BYTE = 1 / 12e9
 """A dot rearranges its operands before it multiplies: dear where a loop does so for each small chunk."""
 
+PACKED_DEPTH, PACKED_FROM = 640, 16
+"""How deep the panels are at most, and how narrow a matrix product goes without them."""
+
 SOLVE_FLOP_SECONDS = 1 / 1.0e10
 EQN_SECONDS = 2e-6
 FRESH_SECONDS_PER_BYTE = 1 / 5e9
@@ -69,12 +72,14 @@ class Estimate:
       temp_bytes: peak of the temporaries, arguments and results left out.
       seconds: predicted time.
       work: arithmetic operations, each loop's body times its trips.
+      packing_bytes: what the largest dot rearranges of its operands, which XLA CPU does not account for.
       live: the vars alive at the peak with their bytes, largest first (of the outermost jaxpr).
     """
 
     temp_bytes: int
     seconds: float
     work: float
+    packing_bytes: int = 0
     live: tuple[tuple[Var, int], ...] = ()
 
 
@@ -107,7 +112,8 @@ class _Walk:
         seconds = sum(self._seconds(eqn, body) for eqn, body in zip(self.eqns, inner, strict=True))
         work = sum(_work(eqn, body) for eqn, body in zip(self.eqns, inner, strict=True))
         live = tuple(sorted(live_at_peak.items(), key=lambda item: -item[1]))
-        return Estimate(peak, seconds, work, live)
+        packing = max((_packing(eqn, body) for eqn, body in zip(self.eqns, inner, strict=True)), default=0)
+        return Estimate(peak, seconds, work, packing, live)
 
     # Which values XLA never writes down.
 
@@ -304,6 +310,23 @@ def _dot_flops(eqn: Eqn) -> float:
     (contract, _), _ = eqn.params["dimension_numbers"]
     lhs = shape_of(eqn.invars[0])
     return 2.0 * _size(eqn.outvars[0]) * math.prod(lhs[a] for a in contract)
+
+
+def _packing(eqn: Eqn, body: tuple[Estimate, float] | None) -> int:
+    """Bytes of the panels that a dot copies its operands into: rows and columns, a block of their depth."""
+    if body is not None:
+        return body[0].packing_bytes
+    if eqn.primitive.name != "dot_general":
+        return 0
+    (contract, _), (batch, _) = eqn.params["dimension_numbers"]
+    lhs, rhs = shape_of(eqn.invars[0]), shape_of(eqn.invars[1])
+    depth = max(1, math.prod(lhs[a] for a in contract))
+    batches = max(1, math.prod(lhs[a] for a in batch))
+    rows, columns = math.prod(lhs) // (depth * batches), math.prod(rhs) // (depth * batches)
+    if min(rows, columns) < PACKED_FROM:
+        return 0
+    itemsize = nbytes(eqn.invars[0]) // max(1, math.prod(lhs))
+    return itemsize * (rows + columns) * min(depth, PACKED_DEPTH)
 
 
 def _solve_flops(eqn: Eqn) -> float:

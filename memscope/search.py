@@ -162,7 +162,8 @@ class Search:
         return sorted(structures, key=key)
 
     def _predicted_peak(self, candidate: Candidate) -> int:
-        return self._fixed_bytes + candidate.estimate.temp_bytes
+        """With what a dot takes beside XLA's account, so that the run has room for it where there is a choice."""
+        return self._fixed_bytes + candidate.estimate.temp_bytes + candidate.estimate.packing_bytes
 
     @property
     def _fixed_bytes(self) -> int:
@@ -187,17 +188,23 @@ class Search:
             key=lambda candidate: candidate.estimate.seconds,
         )
         largest = dict.fromkeys(shortlist, CHUNKS[-1])
+        narrow: Found | None = None
         tries = 0
         for option in options:
             if option.chunk_bytes > largest[option.structure] or tries == CONFIRMATIONS:
                 continue
             tries += 1
             found = self.confirm(option, Build.REFERENCE)
-            if found.peak_bytes <= limit:
+            if found.peak_bytes + option.estimate.packing_bytes <= limit:
                 return found
+            if found.peak_bytes <= limit:
+                narrow = narrow or found
+                continue
             # What XLA needs beyond the limit tells how much smaller the chunks have to be.
             excess = (found.peak_bytes - self._fixed_bytes) / max(1, limit - self._fixed_bytes)
             largest[option.structure] = int(option.chunk_bytes / max(1.5, min(excess, 64)))
+        if narrow is not None:
+            return narrow
         smallest = (self.confirm(self.candidate(s, CHUNKS[0]), Build.REFERENCE) for s in ranked[:2])
         return min(smallest, key=lambda found: found.peak_bytes)
 

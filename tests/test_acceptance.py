@@ -74,8 +74,18 @@ def test_profiles_are_true_and_a_tenth_of_the_temporaries_is_enough(name: str) -
     assert grown <= original.limit_bytes - held
     if plan.build is Build.REFERENCE:  # the plain build's figure is a bound
         assert grown >= plan.peak_bytes - held - slack(plan.peak_bytes - held)
+    if name.startswith("knn"):
+        got[1] = without_swaps(got[1], want[1], want[0])
     for g, w in zip(got, want, strict=True):
         assert compare(g, w, "a result").wrong is None
+
+
+def without_swaps(got: Any, want: Any, distance: Any) -> Any:
+    """`got` with `want`'s index where rounding decides the order: the next distance is the same but for 1e-5."""
+    gap = np.diff(distance, axis=1) / distance[:, 1:]
+    after = np.pad(gap, ((0, 0), (0, 1)))  # what follows the last one is not known: 0
+    before = np.pad(gap, ((0, 0), (1, 0)), constant_values=np.inf)
+    return np.where((got != want) & (np.minimum(before, after) < 1e-5), want, got)
 
 
 @pytest.mark.parametrize("name", HIDDEN)

@@ -69,7 +69,11 @@ def test_the_demo_ends_with_a_command_that_works(
     folder, done = ran
     _, *arguments = next(line.split() for line in done.stdout.splitlines() if "memscope plan " in line)
     again = subprocess.run(
-        [sys.executable, "-m", "memscope", *arguments, "--quiet"], cwd=folder.parent, capture_output=True, text=True, timeout=600
+        [sys.executable, "-m", "memscope", *arguments, "--quiet"],
+        cwd=folder.parent,
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert again.returncode == 0, again.stderr
 
