@@ -45,6 +45,9 @@ LARGE_PROGRAM = 1000
 WORTH_SHARING = 1 / 4
 """An intermediate of at most this fraction of the seed is kept rather than computed in two loops."""
 
+CAPTURED_FROM = 256 << 10
+"""Bytes of captured arrays that are worth a word, as XLA evaluates at compile time what depends on them alone."""
+
 MARGIN = 0.97
 """How much of the limit an estimate may fill before it is not even tried."""
 
@@ -101,6 +104,12 @@ class Search:
     def builds(self) -> dict[Build, Compiled]:
         """The program as written, in both builds."""
         self.progress(f"compiling {self.program.name} as written ({len(self.program.eqns)} eqns)")
+        captured = sum(nbytes(v) for v in self.program.jaxpr.constvars)
+        if captured > CAPTURED_FROM:
+            self.progress(
+                f"{format_bytes(captured)} of arrays that the function captures are compiled in as constants, which "
+                "can take XLA minutes: pass them as arguments instead"
+            )
         with ThreadPoolExecutor(2) as pool:
             jobs = {b: pool.submit(compile_program, self.program, b, self.target) for b in Build}
             return {build: job.result() for build, job in jobs.items()}
