@@ -93,7 +93,7 @@ def rewritten_row(original: Original, most: int) -> Row:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.truth", description=__doc__.split("\n")[0])
-    parser.add_argument("cases", nargs="*", help="numbers or paths of cases, each with :SCALE where it is not 1")
+    parser.add_argument("cases", nargs="*", help="numbers or paths of cases, names of workloads, with :SCALE")
     parser.add_argument("--originals", action="store_true", help="leave the rewritten functions out")
     parser.add_argument(
         "--memory", type=parse_size, default="4GB", help="run nothing above this (default: %(default)s)"

@@ -168,12 +168,15 @@ PAPER = (
 
 
 def load_case(text: str) -> Workload:
-    """A case by path or by number, with its scale after a colon where it is not 1: "023:0.5".
+    """A case by path or by number, or one of `PAPER` by name, with its scale after a colon: "023:0.5".
 
     Raises:
       FileNotFoundError: there is no such case.
     """
     where, _, scale = text.partition(":")
+    for workload in PAPER:
+        if workload.name == where:
+            return dataclasses.replace(workload, scale=float(scale or 1))
     path = Path(where) if where.endswith(".py") else next(CASES.glob(f"case_{where}*.py"), CASES / f"case_{where}.py")
     if not path.exists():
         raise FileNotFoundError(f"no case {where!r}: give a path, or a number of one in {CASES}.")

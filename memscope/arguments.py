@@ -22,7 +22,8 @@ def flat_arguments(program: Program, args: Sequence[Any], kwargs: Mapping[str, A
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
     if tree != program.in_tree:
         raise ArgumentError(
-            f"{program.name} was planned for arguments of the tree {program.in_tree}, but was given {tree}: "
+            f"{program.name} was planned for arguments of the tree {_short(program.in_tree)}, but was given "
+            f"{_short(tree)}: "
             "pass arguments of the same structure, or plan again."
         )
     avals = [v.aval for v in program.jaxpr.invars]
@@ -55,6 +56,11 @@ def _as_argument(leaf: Any, aval: Any, name: str, program: Program) -> Any:
             f"{_type(aval.dtype, aval.shape)}: plan again for it, or use memscope.memsafe."
         )
     return array
+
+
+def _short(tree: Any) -> str:
+    text = str(tree)
+    return text if len(text) <= 200 else text[:197] + "..."
 
 
 def _type(dtype: Any, shape: Sequence[int]) -> str:

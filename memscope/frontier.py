@@ -9,6 +9,7 @@ from typing import Any
 from ._jax_private import api_boundary
 from .plan import request_plan
 from .target import Target
+from .trace import check_keywords
 
 POINTS = 6
 
@@ -40,6 +41,7 @@ def frontier(
     Returns:
       Points by rising limit; their peaks rise too.
     """
+    check_keywords(fn, target)
     request = request_plan(
         fn, args, kwargs, target=target, progress=progress,
         static_argnums=static_argnums, static_argnames=static_argnames, donate_argnums=donate_argnums,

@@ -9,10 +9,11 @@ from typing import Any
 import jax
 
 from ._jax_private import api_boundary
-from .plan import Plan, plan
+from .plan import Plan, plan_call
+from .planned import static_values
 from .sizes import check_limit
 from .target import Target, resolve
-from .trace import check_keywords
+from .trace import check_callable
 
 
 class MemsafeFunction:
@@ -33,12 +34,20 @@ class MemsafeFunction:
         """The plan for these arguments, made at the first call with their shapes."""
         key = self._key(args, kwargs)
         if key not in self._plans:
-            self._plans[key] = plan(self._fn, *_shapes(args), **self._options, **_shapes(kwargs))
+            self._plans[key] = plan_call(self._fn, _shapes(args), _shapes(kwargs), **self._options)
         return self._plans[key]
 
     def _key(self, args: Any, kwargs: Any) -> Any:
-        leaves, tree = jax.tree.flatten((args, kwargs))
-        return tree, tuple(map(_leaf_key, leaves)), bool(jax.config.read("jax_enable_x64"))
+        """Static arguments by value, the rest by what jax.jit would trace anew for."""
+        nums, names = self._options["static_argnums"], self._options["static_argnames"]
+        static = static_values(args, kwargs, nums, names, self._fn)
+        traced = (
+            [a for i, a in enumerate(args) if i not in static],
+            {k: v for k, v in kwargs.items() if k not in static},
+        )
+        leaves, tree = jax.tree.flatten(traced)
+        x64 = bool(jax.config.read("jax_enable_x64"))
+        return tree, tuple(map(_leaf_key, leaves)), tuple(static.items()), len(args), x64
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -83,7 +92,7 @@ def memsafe(
     }
     if fn is None:
         return lambda f: memsafe(f, **options)
-    check_keywords(fn)
+    check_callable(fn)
     return MemsafeFunction(fn, options)
 
 

@@ -255,12 +255,27 @@ def plan(
       >>> safe = memscope.plan(nearest, q, x, limit="512MiB")
       >>> distances, indices = safe.fn(q, x)
     """
-    if limit is not None:
-        check_limit(limit)
-    request = request_plan(
-        fn, args, kwargs, target=target, progress=progress,
+    check_keywords(fn, target)
+    return plan_call(
+        fn, args, kwargs, limit=limit, target=target, best_effort=best_effort, progress=progress,
         static_argnums=static_argnums, static_argnames=static_argnames, donate_argnums=donate_argnums,
     )  # fmt: skip
+
+
+def plan_call(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    limit: int | float | str | None,
+    best_effort: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Plan:
+    """`plan`, with the arguments of `fn` apart from its own, so that their names can't clash."""
+    if limit is not None:
+        check_limit(limit)
+    request = request_plan(fn, args, kwargs, progress=progress, **options)
     return request.plan(limit_bytes(limit, request.search), best_effort)
 
 
@@ -281,7 +296,6 @@ def request_plan(
     progress: Progress | None,
     **options: Any,
 ) -> Request:
-    check_keywords(fn)
     place = resolve(target)
     report = progress or (lambda line: None)
     report("tracing")

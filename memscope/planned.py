@@ -51,10 +51,15 @@ class Signature:
             bound = inspect.signature(self.fn).bind(*args, **kwargs)
         except (TypeError, ValueError):
             return list(args), dict(kwargs)
-        named = {**bound.arguments}
-        extra = named.pop("kwargs", {}) if "kwargs" not in kwargs else {}
-        names = list(named)[: self.positional]
-        return [named.pop(name) for name in names], {**named, **extra}
+        given = [*bound.args]
+        named = dict(zip(_positional(self.fn), given, strict=False))
+        first = given[: self.positional]
+        later = {name: named[name] for name in list(named)[self.positional :]}
+        missing = _positional(self.fn)[len(first) : self.positional]
+        return [*first, *(bound.kwargs[name] for name in missing if name in bound.kwargs)], {
+            **later,
+            **{k: v for k, v in bound.kwargs.items() if k not in missing},
+        }
 
     def dynamic(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments that are not static.
@@ -74,6 +79,15 @@ class Signature:
             tuple(a for i, a in enumerate(args) if i not in self.static),
             {k: v for k, v in kwargs.items() if k not in self.static},
         )
+
+
+def _positional(fn: Callable[..., Any]) -> list[str]:
+    """Names of the parameters that can be given by position."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 class PlannedFunction:
@@ -162,14 +176,7 @@ def static_values(
     """The static arguments of a call, by position or by name, as `jax.jit` would pick them."""
     nums = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
     names = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
-    try:
-        positions = [
-            p.name
-            for p in inspect.signature(fn).parameters.values()
-            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
-    except (TypeError, ValueError):
-        positions = []
+    positions = _positional(fn)
     nums = {n % max(1, len(positions) or len(args)) for n in nums}
     nums |= {i for i, name in enumerate(positions) if name in names}
     names |= {positions[n] for n in nums if n < len(positions)}

@@ -154,7 +154,7 @@ def profile(
     Example:
       >>> print(memscope.profile(nearest, q, x))
     """
-    check_keywords(fn)
+    check_keywords(fn, target)
     place = resolve(target)
     program = trace(
         fn,

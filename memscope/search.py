@@ -139,6 +139,22 @@ class Search:
         unchanged = self.as_written(limit)
         if unchanged is not None:
             return unchanged, True
+        best, fits = self._descend(limit)
+        if fits or self.floor.peak_bytes > limit:
+            return (best, True) if fits else (self.floor, False)
+        # The way down that looks best for this limit ended above it; the one to the floor does not.
+        assert self.floor.candidate is not None
+        again = self._best_of([self.floor.candidate.structure], limit)
+        return (again if again.peak_bytes <= limit else self.floor), True
+
+    @functools.cached_property
+    def floor(self) -> Found:
+        """The lowest that can be reached."""
+        lowest, _ = self._descend(1)
+        return min((lowest, *self._confirmed.values()), key=lambda found: found.peak_bytes)
+
+    def _descend(self, limit: int) -> tuple[Found, bool]:
+        """Round after round, what looks best for a limit; and whether it fits."""
         lowest = Found(None, min(self.builds.values(), key=lambda c: c.bound_bytes))
         state: Structure | None = None
         for _ in range(ROUNDS):

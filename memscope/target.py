@@ -44,5 +44,7 @@ def resolve(target: str | Target | None) -> Target:
         return target
     if target is None or target == "cpu":
         return Target("cpu", "cpu", physical_memory())
+    if not isinstance(target, str):
+        raise TargetError(f"a target is a name such as 'cpu', not {type(target).__name__}.")
     near = difflib.get_close_matches(str(target), targets(), n=3, cutoff=0.3) or targets()
     raise TargetError(f"unknown target {target!r}: use one of {', '.join(map(repr, near))}.")

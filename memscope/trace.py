@@ -14,6 +14,7 @@ from ._jax_private import user_line
 from .errors import ArgumentError
 from .inline import has_custom_derivatives, inline
 from .program import Program
+from .target import Target
 
 RESERVED = ("limit", "target", "best_effort", "static_argnums", "static_argnames", "donate_argnums", "progress")
 
@@ -42,7 +43,7 @@ def trace(
       Whatever `fn` raises while traced, with the user's own traceback.
     """
     kwargs = dict(kwargs or {})
-    _check_callable(fn)
+    check_callable(fn)
     jitted = jax.jit(
         fn, static_argnums=static_argnums, static_argnames=static_argnames or None, donate_argnums=donate_argnums
     )
@@ -72,7 +73,8 @@ def function_name(fn: Callable[..., Any]) -> str:
     return name if name.isidentifier() else "fn"
 
 
-def _check_callable(fn: object) -> None:
+def check_callable(fn: object) -> None:
+    """Refuses what is no function."""
     if not callable(fn):
         raise ArgumentError(
             f"memscope needs a function to trace, not {type(fn).__name__}: pass the function and its arguments "
@@ -80,19 +82,24 @@ def _check_callable(fn: object) -> None:
         )
 
 
-def check_keywords(fn: Callable[..., Any]) -> None:
-    """Refuses a function whose keywords memscope would take for itself.
+def check_keywords(fn: Callable[..., Any], target: Any = None) -> None:
+    """Refuses a function whose keywords memscope would take, or has just taken, for itself.
 
     Raises:
       TypeError: names the clash and the way out (`functools.partial`).
     """
-    _check_callable(fn)
+    check_callable(fn)
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
         return
     bound = fn.keywords if isinstance(fn, functools.partial) else {}
-    clash = [p.name for p in parameters if p.name in RESERVED and p.kind is p.KEYWORD_ONLY and p.name not in bound]
+    taken = ["target"] if not isinstance(target, (str, Target, type(None))) else []
+    clash = [
+        p.name
+        for p in parameters
+        if p.name in RESERVED and p.name not in bound and (p.kind is p.KEYWORD_ONLY or p.name in taken)
+    ]
     if clash:
         raise ArgumentError(
             f"{function_name(fn)} has a keyword {clash[0]!r} that memscope takes for itself: "

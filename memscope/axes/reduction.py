@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from ..program import aval_of
 from .factor import Factor, shape_of
 from .table import Eqn, folded, mapped, rule
 
@@ -29,8 +32,15 @@ def reduction(eqn: Eqn) -> Sequence[Factor]:
     kept = [a for a in range(len(shape)) if a not in axes]
     return [
         *(mapped(shape[source], [source], [axis]) for axis, source in enumerate(kept)),
-        *(folded(shape[axis], [axis], 1, combiner) for axis in sorted(axes)),
+        *(folded(shape[axis], [axis], 1, combiner) for axis in sorted(axes) if _has_identity(eqn)),
     ]
+
+
+def _has_identity(eqn: Eqn) -> bool:
+    """False for the largest or smallest of complex numbers: no number stands below or above all of them."""
+    return COMBINERS[eqn.primitive.name] not in ("max", "min", "argmax", "argmin") or not np.issubdtype(
+        aval_of(eqn.invars[0]).dtype, np.complexfloating
+    )
 
 
 @rule("reduce")

@@ -150,13 +150,13 @@ def split_rows(eqn: Eqn, out: int, window: Window, operands: Sequence[Any], firs
 
 @placed("iota")
 def iota_rows(eqn: Eqn, out: int, window: Window, operands: Sequence[Any], first: Any, count: int) -> Any:
-    """Counts from where the window starts."""
+    """Counts from where the window starts; in whole numbers, as halves can't add up large ones."""
     shape = list(eqn.params["shape"])
     shape[window.axis] = count
-    counted = lax.broadcasted_iota(eqn.params["dtype"], shape, eqn.params["dimension"])
-    if window.axis != eqn.params["dimension"]:
-        return counted
-    return lax.add(counted, lax.convert_element_type(first, counted.dtype))
+    counted = lax.broadcasted_iota(np.int32, shape, eqn.params["dimension"])
+    if window.axis == eqn.params["dimension"]:
+        counted = lax.add(counted, lax.convert_element_type(first, np.int32))
+    return lax.convert_element_type(counted, eqn.params["dtype"])
 
 
 @rule("random_bits", why="the generator draws the whole array from one state")

@@ -97,13 +97,15 @@ class Chunk:
         return self._values[atom, window]
 
     def _cut(self, whole: Any, window: Window) -> Any:
-        """This chunk's rows of a window; those outside the array repeat its first or last one."""
+        """This chunk's rows of a window; those outside the array are its first or last one, or nothing."""
         first, count = self.row(window.scale, window.shift), window.scale * self.steps
         length = whole.shape[window.axis]
         if window.shift >= 0 and window.scale * self.setting.steps + window.shift <= length:
             return rows(whole, window.axis, first, count)
+        if length == 0:
+            return jnp.zeros([count if a == window.axis else s for a, s in enumerate(whole.shape)], whole.dtype)
         index = lax.convert_element_type(first, np.int32) + lax.iota(np.int32, count)
-        return jnp.take(whole, jnp.clip(index, 0, max(0, length - 1)), window.axis, mode="clip")
+        return jnp.take(whole, jnp.clip(index, 0, length - 1), window.axis, mode="clip")
 
     def row(self, scale: int, shift: int) -> Any:
         """The first row of a window in this chunk."""

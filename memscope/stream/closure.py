@@ -32,6 +32,9 @@ class _Obstructed(Exception):
         self.obstacle = obstacle
 
 
+TOO_MANY = "each of its rows would need too many rows of others, which would be computed again and again"
+
+
 class Closure:
     """Decides the loops for sets of streamed intermediates of one program."""
 
@@ -79,6 +82,7 @@ class _Attempt:
         self.hints = hints
         self.remade = closure.generated | {v for v in closure.relayouts - streamed if self._operand(v) not in streamed}
         self.sinks: list[Sink] = []
+        self.most_demands = 4 * len(self.program.eqns) + 200
         self._verdicts: dict[Demand, Obstacle | Misaligned | None] = {}
 
     def _operand(self, relayout: Var) -> object:
@@ -121,8 +125,14 @@ class _Attempt:
         elif stacked is not None:
             self.sinks += complete
         elif blocked:
-            return [min(blocked, key=lambda o: nbytes(o.var))]
+            return [self._given_up(index, min(blocked, key=lambda o: nbytes(o.var)))]
         return []
+
+    def _given_up(self, index: int, obstacle: Obstacle) -> Obstacle:
+        """The obstacle in terms of a streamed intermediate: one in something remade stands in the way of its reader."""
+        if obstacle.var in self.streamed:
+            return obstacle
+        return self._operand_obstacle(index, obstacle.reason)
 
     def _fold_options(self, index: int) -> tuple[list[Fold], list[Obstacle]]:
         eqn = self.program.eqns[index]
@@ -220,6 +230,9 @@ class _Attempt:
             top = pending[-1]
             if top in self._verdicts:
                 pending.pop()
+                continue
+            if len(self._verdicts) > self.most_demands:
+                self._verdicts[top] = Obstacle(top[0], self.program.producer[top[0]], TOO_MANY)
                 continue
             task = self._task(top)
             if isinstance(task, Task):

@@ -32,7 +32,9 @@ def diagonal_factors(program: Program, index: int) -> tuple[Factor, ...]:
     operand, indices = shape_of(eqn.invars[0]), shape_of(eqn.invars[1])
     if np.prod(indices) > MOST_INDICES or eqn.invars[1] not in generated(program):
         return ()
-    values = np.asarray(constant_value(program, eqn.invars[1]))
+    values = constant_value(program, eqn.invars[1])
+    if values is None:
+        return ()
     result = shape_of(eqn.outvars[0])
     batch_out = [a for a in range(len(result)) if a not in dims.offset_dims]
     found = []
@@ -64,12 +66,14 @@ def generated(program: Program) -> frozenset[jex_core.Var]:
 
 
 def constant_value(program: Program, var: jex_core.Var) -> Any:
-    """The value of an intermediate that is made from literals alone."""
+    """The value of an intermediate that is made from literals alone; None where it is not."""
     needed: dict[int, None] = {}
     pending = [var]
     while pending:
         index = program.producer.get(pending.pop())
-        if index is not None and index not in needed:
+        if index is None:
+            return None
+        if index not in needed:
             needed[index] = None
             pending += [a for a in program.eqns[index].invars if is_var(a)]
     env: dict[jex_core.Var, Any] = {}
@@ -77,4 +81,4 @@ def constant_value(program: Program, var: jex_core.Var) -> Any:
         for index in sorted(needed):
             eqn = program.eqns[index]
             env.update(zip(eqn.outvars, bind(eqn, [env[a] if is_var(a) else a.val for a in eqn.invars]), strict=True))
-    return env[var]
+    return np.asarray(env[var])
