@@ -50,8 +50,11 @@ FLOP_SECONDS = 1 / 1.0e11
 PACKING_SECONDS_PER_BYTE = 1 / 12e9
 """A dot rearranges its operands before it multiplies: dear where a loop does so for each small chunk."""
 
-PACKED_DEPTH, PACKED_FROM = 640, 16
-"""How deep the panels are at most, and how narrow a matrix product goes without them."""
+PACKED_DEPTH, PACKED_FROM = 640, 96
+"""How deep the panels that a dot copies its operands into are at most, and from how many rows it makes any."""
+
+NARROW_ROWS, NARROW_DEPTH, NARROW_FACTOR = range(2, 8), 96, 8.0
+"""A deep dot of so few rows packs its other operand whole and took five to fourteen times as long a row."""
 
 SOLVE_FLOP_SECONDS = 1 / 1.0e10
 EQN_SECONDS = 2e-6
@@ -266,7 +269,7 @@ def _transfer(count: int) -> float:
 def _compute(eqn: Eqn) -> float:
     name = eqn.primitive.name
     if name == "dot_general":
-        return _dot_flops(eqn) * FLOP_SECONDS
+        return _dot_flops(eqn) * FLOP_SECONDS * (NARROW_FACTOR if _is_narrow(eqn) else 1.0)
     if name in ("triangular_solve", "cholesky", "lu", "qr", "eigh", "svd"):
         return _solve_flops(eqn) * SOLVE_FLOP_SECONDS
     if name in VIEWS or name in ("dynamic_slice", "dynamic_update_slice"):
@@ -313,20 +316,30 @@ def _dot_flops(eqn: Eqn) -> float:
 
 
 def _packing(eqn: Eqn, body: tuple[Estimate, float] | None) -> int:
-    """Bytes of the panels that a dot copies its operands into: rows and columns, a block of their depth."""
+    """Bytes of the panels that a dot copies its operands into."""
     if body is not None:
         return body[0].packing_bytes
     if eqn.primitive.name != "dot_general":
         return 0
+    rows, columns, depth = _matrix(eqn)
+    if min(rows, columns) < PACKED_FROM and not _is_narrow(eqn):
+        return 0
+    itemsize = nbytes(eqn.invars[0]) // max(1, _size(eqn.invars[0]))
+    return itemsize * (rows + columns) * min(depth, PACKED_DEPTH)
+
+
+def _matrix(eqn: Eqn) -> tuple[int, int, int]:
+    """Rows, columns and depth of each matrix product in a dot."""
     (contract, _), (batch, _) = eqn.params["dimension_numbers"]
     lhs, rhs = shape_of(eqn.invars[0]), shape_of(eqn.invars[1])
     depth = max(1, math.prod(lhs[a] for a in contract))
     batches = max(1, math.prod(lhs[a] for a in batch))
-    rows, columns = math.prod(lhs) // (depth * batches), math.prod(rhs) // (depth * batches)
-    if min(rows, columns) < PACKED_FROM:
-        return 0
-    itemsize = nbytes(eqn.invars[0]) // max(1, math.prod(lhs))
-    return itemsize * (rows + columns) * min(depth, PACKED_DEPTH)
+    return math.prod(lhs) // (depth * batches), math.prod(rhs) // (depth * batches), depth
+
+
+def _is_narrow(eqn: Eqn) -> bool:
+    rows, columns, depth = _matrix(eqn)
+    return min(rows, columns) in NARROW_ROWS and depth >= NARROW_DEPTH
 
 
 def _solve_flops(eqn: Eqn) -> float:

@@ -24,7 +24,7 @@ from .inline import inline
 from .program import Program, is_var, nbytes
 from .sizes import format_bytes
 from .stream import Closure, LoopPlan, Obstacle, Streaming, rewrite
-from .stream.reductions import BLOCK, JOINS, Form, chain, fusible_operand, reduces_lanes
+from .stream.reductions import Form, chain, reduces_lanes
 from .target import Target
 
 Var = jex_core.Var
@@ -34,9 +34,6 @@ Progress = Callable[[str], None]
 RANKING_CHUNK = 2 << 20
 CHUNKS = tuple(1 << bits for bits in (12, 14, 16, 18, 20, 21, 22, 24, 26))
 """Bytes of the largest array of one iteration: what the search chooses among."""
-
-PLAIN_CHUNK, LEAST_PLAIN_CHUNK = 16 << 20, 4 << 20
-"""Chunks of the plain build: tried first, and too small to be worth it."""
 
 SEEDS, ROUNDS, SHORTLIST, CONFIRMATIONS = 6, 4, 3, 6
 LARGE_PROGRAM = 1000
@@ -94,7 +91,7 @@ class Search:
         self.progress = progress
         self.closure = Closure(program)
         self.obstacles: dict[Var, Obstacle] = {}
-        self._confirmed: dict[tuple[Candidate, Build], Found] = {}
+        self._confirmed: dict[Candidate, Found] = {}
         self._candidates: dict[tuple[Structure, int, Form], Candidate] = {}
         self._grown: dict[Structure | None, list[Structure]] = {}
 
@@ -198,10 +195,6 @@ class Search:
     def _best_of(self, ranked: list[Structure], limit: int) -> Found:
         """The fastest candidate that fits, as XLA confirms; the lowest where none does."""
         shortlist = ranked[: SHORTLIST if len(self.program.eqns) < LARGE_PROGRAM else 1]
-        if has_long_reductions(shortlist[0].streaming):
-            found = self._fit_plain(shortlist[0], limit)
-            if found is not None:
-                return found
         options = sorted(
             (
                 candidate
@@ -219,7 +212,7 @@ class Search:
             if option.chunk_bytes > largest[option.structure] or tries == CONFIRMATIONS:
                 continue
             tries += 1
-            found = self.confirm(option, Build.REFERENCE)
+            found = self.confirm(option)
             if found.peak_bytes + option.estimate.packing_bytes <= limit:
                 return found
             if found.peak_bytes <= limit:
@@ -230,34 +223,18 @@ class Search:
             largest[option.structure] = int(option.chunk_bytes / max(1.5, min(excess, 64)))
         if narrow is not None:
             return narrow
-        smallest = (self.confirm(self.candidate(s, CHUNKS[0]), Build.REFERENCE) for s in ranked[:2])
+        smallest = (self.confirm(self.candidate(s, CHUNKS[0])) for s in ranked[:2])
         return min(smallest, key=lambda found: found.peak_bytes)
 
-    def _fit_plain(self, structure: Structure, limit: int) -> Found | None:
-        """The plain build, where its bound fits with chunks that are large enough for it to be fast.
-
-        XLA's library fusions reduce long axes faster than loops of its own, but what they take beside
-        XLA's account is only bounded, and the bound grows with the chunk.
-        """
-        size, room = PLAIN_CHUNK, limit - self._fixed_bytes
-        for _ in range(2):
-            found = self.confirm(self.candidate(structure, size, Form.PLAIN), Build.PLAIN)
-            if found.peak_bytes <= limit:
-                return found
-            size = int(size * MARGIN * room / (found.peak_bytes - self._fixed_bytes))
-            if size < LEAST_PLAIN_CHUNK:
-                return None
-        return None
-
-    def confirm(self, candidate: Candidate, build: Build) -> Found:
-        """Compiles a candidate."""
-        key = (candidate, build)
-        if key not in self._confirmed:
+    def confirm(self, candidate: Candidate) -> Found:
+        """Compiles a candidate, as the reference build: its account is exact, and its loops run as fast."""
+        if candidate not in self._confirmed:
             chunks = format_bytes(candidate.chunk_bytes)
-            self.progress(f"compiling with {_loops(candidate)} in chunks of {chunks} ({build.value} build)")
+            self.progress(f"compiling with {_loops(candidate)} in chunks of {chunks}")
             run = jex_core.jaxpr_as_fun(candidate.closed)
-            self._confirmed[key] = Found(candidate, compile_flat(run, self.program, build, self.target))
-        return self._confirmed[key]
+            compiled = compile_flat(run, self.program, Build.REFERENCE, self.target)
+            self._confirmed[candidate] = Found(candidate, compiled)
+        return self._confirmed[candidate]
 
     # Structures.
 
@@ -375,20 +352,6 @@ def _forms(structure: Structure) -> tuple[Form, ...]:
     if any(reduces_lanes(program, eqn) for eqn in tasks):
         return Form.LANES, Form.BLOCKS
     return (Form.BLOCKS,)
-
-
-def has_long_reductions(streaming: Streaming) -> bool:
-    """True where a loop reduces more elements than the reference build fuses, of an array nobody else reads."""
-    program = streaming.program
-    for loop in streaming.loops:
-        for task in loop.body:
-            eqn = program.eqns[task.eqn]
-            if eqn.primitive.name in JOINS and fusible_operand(program, eqn) and not reduces_lanes(program, eqn):
-                streamed = {w.axis for _, w in task.reads(program) if w is not None}
-                shape = shape_of(eqn.invars[0])
-                if any(shape[int(a)] > BLOCK for a in eqn.params["axes"] if int(a) not in streamed):
-                    return True
-    return False
 
 
 def shared_boundary(streaming: Streaming, at_most: int) -> set[Var]:

@@ -15,6 +15,7 @@ from jax import lax
 from memscope.axes.factor import shape_of
 from memscope.program import Program
 from memscope.stream import Closure, rewrite
+from memscope.stream.reductions import Form
 from memscope.trace import trace
 
 RNG = np.random.default_rng(0)
@@ -227,3 +228,31 @@ def test_sums_of_halves_are_carried_in_float32(dtype: Any) -> None:
     (got,) = rewrite(streaming, dict.fromkeys(streaming.loops, 1))(*flat)
     assert got.dtype == dtype
     np.testing.assert_array_equal(np.asarray(got, np.float32), 4096.0)
+
+
+REDUCTIONS = {
+    "sum of squares": lambda d: jnp.sum(d**2, -1),
+    "largest": lambda d: jnp.max(jnp.abs(d), -1),
+    "smallest of a shifted": lambda d: jnp.min(3.0 * d + 1.0, -1),
+    "product": lambda d: jnp.prod(1.0 + 0.01 * d, -1),
+    "all": lambda d: jnp.all(d > -3.0, -1),
+    "across the other axis": lambda d: jnp.sum(jnp.exp(d), 1),
+}
+
+
+@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("features", [1, 2, 8, 32, 33, 40, 101])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions_are_the_same_in_every_form(name: str, features: int, form: Form) -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return REDUCTIONS[name](x[:, None] - 2.0 * y[None])
+
+    flat = [jnp.asarray(floats(11, features)), jnp.asarray(floats(13, features))]
+    program = trace(fn, flat)
+    closure = Closure(program)
+    for axis in (0, 1, 2):
+        seed = next(v for eqn in program.eqns for v in eqn.outvars if shape_of(v) == (11, 13, features))
+        reach = closure.axes.reach((seed, axis))
+        streaming = closure.build(reach, reach)
+        (got,) = rewrite(streaming, {loop: min(4, loop.steps) for loop in streaming.loops}, form)(*flat)
+        np.testing.assert_allclose(got, fn(*flat), rtol=2e-5, atol=2e-5)

@@ -125,8 +125,13 @@ class _Attempt:
         elif stacked is not None:
             self.sinks += complete
         elif blocked:
-            return [self._given_up(index, min(blocked, key=lambda o: nbytes(o.var)))]
+            return [self._given_up(index, min(blocked, key=lambda o: self._loss(o.var)))]
         return []
+
+    def _loss(self, var: Var) -> int:
+        """Bytes that giving up a streamed intermediate costs; none for a layout that a loop may make for itself."""
+        free = var in self.closure.relayouts and self._operand(var) not in self.streamed
+        return 0 if free else nbytes(var)
 
     def _given_up(self, index: int, obstacle: Obstacle) -> Obstacle:
         """The obstacle in terms of a streamed intermediate: one in something remade stands in the way of its reader."""
