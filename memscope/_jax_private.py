@@ -54,6 +54,17 @@ def register_as_internal(package: str) -> None:
     public_source_info.register_exclusion(os.path.dirname(np.__file__))
 
 
+def scan_operands(params: dict[str, Any]) -> tuple[int, int]:
+    """How many operands of a `scan` eqn are constants and how many are carries; they come in this order.
+
+    JAX 0.12 keeps them as the parts of a tree, earlier versions as numbers.
+    """
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
 def under_jit() -> bool:
     """True while some `jit` is being traced; waits for a public `jax.core.trace_state_clean`."""
     return bool(unsafe_am_i_under_a_jit_DO_NOT_USE())

@@ -60,6 +60,11 @@ class Check:
     original_seconds: float | None
     how: str
 
+    def __str__(self) -> str:
+        from .lines import check_line
+
+        return check_line(self) if self.ok else f"not ok: {self.how}"
+
 
 class Checkable(Protocol):
     """What a plan tells of itself."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from jax.extend import core as jex_core
 
+from ._jax_private import scan_operands
 from .axes.elementwise import ELEMENTWISE
 from .axes.factor import shape_of
 from .axes.reduction import COMBINERS
@@ -383,6 +384,7 @@ def _carry_copies(eqn: Eqn) -> int:
     """New carries that aren't written in place: they exist beside the old ones for a moment."""
     body = eqn.params["jaxpr"].jaxpr
     made_by = {v: e.primitive.name for e in body.eqns for v in e.outvars}
-    carries = body.outvars[: eqn.params["num_carry"]]
+    _, count = scan_operands(eqn.params)
+    carries = body.outvars[:count]
     in_place = CHEAP | {"dynamic_update_slice", "scatter-add"}
     return sum(nbytes(v) for v in carries if is_var(v) and made_by.get(v, "add") not in in_place)

@@ -7,7 +7,7 @@ from typing import Any
 
 from jax.extend import core as jex_core
 
-from .._jax_private import user_line
+from .._jax_private import scan_operands, user_line
 from ..program import is_var
 from .expr import Expr, call, packed, tuple_text
 from .printer import Block, Body, Control, Eqn, Printer, returns
@@ -61,7 +61,7 @@ def _closed_over(printer: Printer, body: Body, atoms: Sequence[Any]) -> list[Exp
 
 def _scan(printer: Printer, body: Body, eqn: Eqn) -> None:
     p = eqn.params
-    consts, carry = p["num_consts"], p["num_carry"]
+    consts, carry = scan_operands(p)
     closed = printer.flat(p["jaxpr"])
     if len(eqn.invars) == consts + carry == consts + len(eqn.outvars) and carry:
         increment = _counter(printer, body, eqn, closed)
@@ -100,8 +100,9 @@ def _scan(printer: Printer, body: Body, eqn: Eqn) -> None:
 
 def _counter(printer: Printer, body: Body, eqn: Eqn, closed: Closed) -> Eqn | None:
     """The eqn that counts trips, where this scan is a `fori_loop` with static bounds."""
-    consts = eqn.params["num_consts"]
-    start, counter, stepped = eqn.invars[consts], closed.jaxpr.invars[consts], closed.jaxpr.outvars[0]
+    consts, _ = scan_operands(eqn.params)
+    start: Any = eqn.invars[consts]
+    counter, stepped = closed.jaxpr.invars[consts], closed.jaxpr.outvars[0]
     if is_var(start) or not is_var(stepped) or kind_of(start.aval.dtype) != "i" or start.aval.shape:
         return None
     if body.used(eqn.outvars[0]) or start.aval.dtype != ("int64" if printer.x64 else "int32"):
@@ -114,7 +115,7 @@ def _counter(printer: Printer, body: Body, eqn: Eqn, closed: Closed) -> Eqn | No
 
 
 def _fori(printer: Printer, body: Body, eqn: Eqn, closed: Closed, increment: Eqn) -> None:
-    consts = eqn.params["num_consts"]
+    consts, _ = scan_operands(eqn.params)
     stepped, *outvars = closed.jaxpr.outvars
     jaxpr = closed.jaxpr.replace(outvars=outvars, eqns=[e for e in closed.jaxpr.eqns if e is not increment])
     if any(stepped in e.invars for e in jaxpr.eqns) or stepped in outvars:
@@ -130,7 +131,8 @@ def _fori(printer: Printer, body: Body, eqn: Eqn, closed: Closed, increment: Eqn
     name = printer.names.numbered("body")
     _at(body, eqn)
     _define(printer, body.block, name, [own[0].text, carry], inner)
-    lower = int(eqn.invars[consts].val)
+    first: Any = eqn.invars[consts]  # a literal: `_counter` has looked
+    lower = int(first.val)
     expr = call(
         "lax.fori_loop",
         str(lower),

@@ -10,7 +10,7 @@ from typing import Any
 
 from jax.extend import core as jex_core
 
-from .._jax_private import user_line
+from .._jax_private import scan_operands, user_line
 from ..inline import inline
 from ..program import is_var
 from .constants import Constants
@@ -324,8 +324,13 @@ def _is_initial(body: Body, eqn: Eqn, var: Var) -> bool:
     if not _is_filled(eqn) or len(readers) != 1 or var in body.returned:
         return False
     loop = readers[0]
-    starts = {"scan": ("num_consts",), "while": ("cond_nconsts", "body_nconsts")}.get(loop.primitive.name)
-    return starts is not None and var not in loop.invars[: sum(loop.params[name] for name in starts)]
+    if loop.primitive.name == "scan":
+        consts, _ = scan_operands(loop.params)
+    elif loop.primitive.name == "while":
+        consts = loop.params["cond_nconsts"] + loop.params["body_nconsts"]
+    else:
+        return False
+    return var not in loop.invars[:consts]
 
 
 def _role(body: Body, var: Var) -> str | None:
