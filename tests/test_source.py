@@ -22,6 +22,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jex_core
 
+from memscope._jax_private import scan_operands
 from memscope.inline import inline
 from memscope.program import Program
 from memscope.source import python_source
@@ -173,9 +174,9 @@ class Graph:
             own = self.symbols("while", p["body_jaxpr"].jaxpr.invars[p["body_nconsts"] :])
             test = self.run(p["cond_jaxpr"], [*ins[:first], *own])
             return tuple(test), tuple(self.run(p["body_jaxpr"], [*ins[first:second], *own])), tuple(ins[second:])
-        n = p["num_consts"]
+        n, carry = scan_operands(p)
         body = self.run(p["jaxpr"], [*ins[:n], *self.symbols("scan", p["jaxpr"].jaxpr.invars[n:])])
-        return p["length"], p["reverse"], p["unroll"], p["num_carry"], tuple(body), tuple(ins[n:])
+        return p["length"], p["reverse"], p["unroll"], carry, tuple(body), tuple(ins[n:])
 
     def params(self, eqn: Any, ins: list[int]) -> Any:
         ignored = "sharding weak_type computation out_sharding np_printoptions in_tree update_jaxpr consts".split()
