@@ -17,7 +17,6 @@ from .compile import Build, jit_flat
 from .errors import ArgumentError
 from .evaluate import precision_of
 from .program import Program
-from .target import Target
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -183,8 +182,3 @@ def static_values(
     picked: dict[int | str, Any] = {i: a for i, a in enumerate(args) if i in nums}
     picked.update({k: v for k, v in kwargs.items() if k in names})
     return picked
-
-
-def can_run_here(target: Target) -> bool:
-    """True where this process has a device of the target's platform."""
-    return any(d.platform == target.platform for d in jax.devices())

@@ -62,10 +62,6 @@ class Program:
     def outputs(self) -> frozenset[jex_core.Var]:
         return frozenset(v for v in self.jaxpr.outvars if is_var(v))
 
-    @functools.cached_property
-    def const_vars(self) -> frozenset[jex_core.Var]:
-        return frozenset(self.jaxpr.constvars)
-
     @property
     def argument_shapes(self) -> list[jax.ShapeDtypeStruct]:
         """What stands for the flat arguments when the program is traced or compiled again."""

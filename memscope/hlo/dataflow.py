@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from .assignment import Position
-from .module import Computation, Index, Instruction, Module, Shape
+from .module import Index, Instruction, Module, Shape
 
 # Results of these are their operand under another shape or name.
 _PASSES_ON = frozenset(
@@ -34,9 +34,6 @@ class Dataflow:
                     self.callers.setdefault(called, instruction)
         self._defined = set(defined) if defined is not None else self._phis()
         self._known: dict[Position, Position] = {}
-
-    def computation_of(self, instruction: Instruction) -> Computation:
-        return self._home[instruction.id]
 
     def value(self, position: Position) -> Position:
         """The position that defines the value found at `position`."""

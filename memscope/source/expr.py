@@ -37,11 +37,6 @@ def tuple_text(items: Sequence[str]) -> str:
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
-def bare_tuple(items: Sequence[str], empty: str = "()") -> str:
-    """One item alone, several as a tuple without parentheses: what carries and results look like."""
-    return ", ".join(items) if items else empty
-
-
 def packed(items: Sequence[str], empty: str = "()") -> str:
     """One item alone, several as a tuple with parentheses."""
     if not items:

@@ -59,7 +59,7 @@ def local_indices(eqn: jex_core.JaxprEqn, factor: Factor, indices: Any, first: A
     return indices.at[..., column].add(-jax.lax.convert_element_type(first, indices.dtype))
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=8)
 def generated(program: Program) -> frozenset[jex_core.Var]:
     """The program's generated intermediates, found once."""
     return generated_vars(program)

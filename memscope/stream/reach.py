@@ -17,7 +17,7 @@ Place = tuple[jex_core.Var, int]
 REACH_LIMIT = 100_000
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=8)
 def axis_map(program: Program) -> AxisMap:
     """The axis map of a program, made once."""
     return AxisMap(program)
