@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -65,3 +66,31 @@ def _short(tree: Any) -> str:
 
 def _type(dtype: Any, shape: Sequence[int]) -> str:
     return f"{dtype}[{','.join(map(str, shape))}]"
+
+
+def positional_names(fn: Callable[..., Any]) -> list[str]:
+    """Names of the parameters that can be given by position."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def static_values(
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    static_argnums: int | Sequence[int],
+    static_argnames: str | Sequence[str],
+    fn: Callable[..., Any],
+) -> dict[int | str, Any]:
+    """The static arguments of a call, by position or by name, as `jax.jit` would pick them."""
+    nums = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
+    names = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
+    positions = positional_names(fn)
+    nums = {n % max(1, len(positions) or len(args)) for n in nums}
+    nums |= {i for i, name in enumerate(positions) if name in names}
+    names |= {positions[n] for n in nums if n < len(positions)}
+    picked: dict[int | str, Any] = {i: a for i, a in enumerate(args) if i in nums}
+    picked.update({k: v for k, v in kwargs.items() if k in names})
+    return picked

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 
 from ._jax_private import api_boundary
+from .arguments import static_values
 from .plan import Plan, plan_call
-from .planned import static_values
 from .sizes import check_limit
 from .target import Target, resolve
 from .trace import check_callable

@@ -11,10 +11,11 @@ from typing import Any
 from jax.extend import core as jex_core
 
 from ._jax_private import api_boundary
+from .arguments import static_values
 from .check import Check, check_plan
 from .compile import Build, Compiled
 from .errors import LimitError
-from .planned import PlannedFunction, Signature, dynamic_only, static_values
+from .planned import PlannedFunction, Signature, dynamic_only
 from .profile import Profile, profile_compiled
 from .program import Program, aval_of, nbytes
 from .reasons import blockers

@@ -12,7 +12,7 @@ import jax
 from jax.extend import core as jex_core
 
 from ._jax_private import under_jit
-from .arguments import flat_arguments
+from .arguments import flat_arguments, positional_names
 from .compile import Build, jit_flat
 from .errors import ArgumentError
 from .evaluate import precision_of
@@ -51,10 +51,10 @@ class Signature:
         except (TypeError, ValueError):
             return list(args), dict(kwargs)
         given = [*bound.args]
-        named = dict(zip(_positional(self.fn), given, strict=False))
+        named = dict(zip(positional_names(self.fn), given, strict=False))
         first = given[: self.positional]
         later = {name: named[name] for name in list(named)[self.positional :]}
-        missing = _positional(self.fn)[len(first) : self.positional]
+        missing = positional_names(self.fn)[len(first) : self.positional]
         return [*first, *(bound.kwargs[name] for name in missing if name in bound.kwargs)], {
             **later,
             **{k: v for k, v in bound.kwargs.items() if k not in missing},
@@ -78,15 +78,6 @@ class Signature:
             tuple(a for i, a in enumerate(args) if i not in self.static),
             {k: v for k, v in kwargs.items() if k not in self.static},
         )
-
-
-def _positional(fn: Callable[..., Any]) -> list[str]:
-    """Names of the parameters that can be given by position."""
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 class PlannedFunction:
@@ -156,29 +147,10 @@ def dynamic_only(fn: Callable[..., Any], static: Mapping[int | str, Any]) -> Cal
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        rest, merged, index = list(args), [], 0
-        while rest or index in static:
-            merged.append(static[index] if index in static else rest.pop(0))
-            index += 1
+        rest = list(args)
+        merged: list[Any] = []
+        while rest or len(merged) in static:
+            merged.append(static[len(merged)] if len(merged) in static else rest.pop(0))
         return fn(*merged, **kwargs, **{k: v for k, v in static.items() if isinstance(k, str)})
 
     return call
-
-
-def static_values(
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    static_argnums: int | Sequence[int],
-    static_argnames: str | Sequence[str],
-    fn: Callable[..., Any],
-) -> dict[int | str, Any]:
-    """The static arguments of a call, by position or by name, as `jax.jit` would pick them."""
-    nums = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
-    names = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
-    positions = _positional(fn)
-    nums = {n % max(1, len(positions) or len(args)) for n in nums}
-    nums |= {i for i, name in enumerate(positions) if name in names}
-    names |= {positions[n] for n in nums if n < len(positions)}
-    picked: dict[int | str, Any] = {i: a for i, a in enumerate(args) if i in nums}
-    picked.update({k: v for k, v in kwargs.items() if k in names})
-    return picked

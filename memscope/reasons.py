@@ -50,7 +50,7 @@ def _reason(program: Program, buffer: Buffer, obstacles: Mapping[jex_core.Var, O
 
 
 def _obstacle_of(program: Program, buffer: Buffer, obstacles: Mapping[jex_core.Var, Obstacle]) -> Obstacle | None:
-    """The obstacle of a buffer's eqn, or of whatever XLA fused into it from the same line."""
+    """The obstacle of a buffer's eqn; where that has none, of one of its shape (a fusion bears one eqn only)."""
     if buffer.eqn is None:
         return None
     own = [obstacles[v] for v in program.eqns[buffer.eqn].outvars if v in obstacles]

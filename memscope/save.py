@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.export
 
 from .evaluate import precision_of
+from .planned import dynamic_only
 from .sizes import format_bytes
 from .source import python_source
 
@@ -48,28 +49,9 @@ def export(plan: Plan) -> jax.export.Exported:
     """The rewritten function, exported for the plan's platform with the arguments' pytrees."""
     program = plan.program
     args, kwargs = jax.tree.unflatten(program.in_tree, program.argument_shapes)
+    call = dynamic_only(plan.fn, plan.request.signature.static)
     with precision_of(program):
-        return jax.export.export(jax.jit(_named(plan)), platforms=[plan.target.platform])(*args, **kwargs)
-
-
-def _named(plan: Plan) -> Any:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return plan.fn(*_with_static(plan, args), **_static_keywords(plan), **kwargs)
-
-    call.__name__ = f"{plan.program.name}_safe"
-    return call
-
-
-def _with_static(plan: Plan, args: tuple[Any, ...]) -> list[Any]:
-    static, rest = plan.request.signature.static, list(args)
-    merged: list[Any] = []
-    while rest or len(merged) in static:
-        merged.append(static[len(merged)] if len(merged) in static else rest.pop(0))
-    return merged
-
-
-def _static_keywords(plan: Plan) -> dict[str, Any]:
-    return {k: v for k, v in plan.request.signature.static.items() if isinstance(k, str)}
+        return jax.export.export(jax.jit(call), platforms=[plan.target.platform])(*args, **kwargs)
 
 
 def _header(plan: Plan) -> str:

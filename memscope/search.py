@@ -54,7 +54,6 @@ class Structure:
     """Loops without chunks: what is streamed, grown seed by seed."""
 
     streaming: Streaming
-    seeds: tuple[tuple[Var, int], ...]
     wanted: frozenset[Var]
     hints: Mapping[Var, set[int]]
 
@@ -254,26 +253,25 @@ class Search:
                     continue
                 reached = self.closure.axes.reach((var, axis))
                 covered.update((v, a) for v, axes in reached.items() for a in axes)
-                for structure in self._variants(state, var, axis, reached):
+                for structure in self._variants(state, var, reached):
                     key = (structure.streaming.streamed, structure.streaming.loops)
                     if key not in seen:
                         seen.add(key)
                         yield structure
 
-    def _variants(self, state: Structure | None, var: Var, axis: int, reached: Hints) -> Iterator[Structure]:
+    def _variants(self, state: Structure | None, var: Var, reached: Hints) -> Iterator[Structure]:
         wanted = frozenset(reached) | (state.wanted if state else frozenset())
         hints = _joined(state.hints if state else {}, reached)
-        seeds = (*(state.seeds if state else ()), (var, axis))
         streaming = self.closure.build(wanted, hints)
         for obstacle in streaming.obstacles:
             self.obstacles.setdefault(obstacle.var, obstacle)
         if not streaming.loops:
             return
-        yield Structure(streaming, seeds, wanted, hints)
+        yield Structure(streaming, wanted, hints)
         shared = shared_boundary(streaming, int(nbytes(var) * WORTH_SHARING))
         if shared:
             fewer = wanted - shared
-            yield Structure(self.closure.build(fewer, hints), seeds, fewer, hints)
+            yield Structure(self.closure.build(fewer, hints), fewer, hints)
 
     def _seed_vars(self, state: Structure | None) -> list[Var]:
         """The largest intermediates that still exist whole: those alive at the peak first."""

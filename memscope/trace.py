@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from ._jax_private import user_line
+from .arguments import positional_names, static_values
 from .errors import ArgumentError
 from .inline import has_custom_derivatives, inline
 from .program import Program
@@ -47,7 +48,7 @@ def trace(
     jitted = jax.jit(
         fn, static_argnums=static_argnums, static_argnames=static_argnames or None, donate_argnums=donate_argnums
     )
-    _check_leaves(fn, args, kwargs, static_argnums, static_argnames)
+    _check_leaves(fn, args, kwargs, static_values(args, kwargs, static_argnums, static_argnames, fn))
     traced = jitted.trace(*args, **kwargs)
     closed = inline(traced.jaxpr, platform)
     infos = jax.tree_util.tree_flatten_with_path(traced.args_info)[0]
@@ -108,31 +109,15 @@ def check_keywords(fn: Callable[..., Any], target: Any = None) -> None:
 
 
 def _check_leaves(
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    static_argnums: int | Sequence[int],
-    static_argnames: str | Sequence[str],
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], static: Mapping[int | str, Any]
 ) -> None:
-    nums = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
-    nums = {n % len(args) if args else n for n in nums}
-    static = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
-    names = _positional_names(fn)
+    names = positional_names(fn)
     for i, arg in enumerate(args):
-        if i in nums or (i < len(names) and names[i] in static):
-            continue
-        _check_tree(arg, names[i] if i < len(names) else f"argument {i}")
+        if i not in static:
+            _check_tree(arg, names[i] if i < len(names) else f"argument {i}")
     for key, arg in kwargs.items():
-        if key not in static and not (key in names and names.index(key) in nums):
+        if key not in static:
             _check_tree(arg, key)
-
-
-def _positional_names(fn: Callable[..., Any]) -> list[str]:
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 def _check_tree(arg: Any, name: str) -> None:

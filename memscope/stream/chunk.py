@@ -115,7 +115,7 @@ class Chunk:
     def _bind(self, task: Task, values: Sequence[Any], **params: Any) -> list[Any]:
         eqn, tag = self.program.eqns[task.eqn], f"{TAG}{task.eqn}"
         name = eqn.primitive.name
-        if task.placed is not None or (task.factor is not None and self._depends_on_place(task)):
+        if self._depends_on_place(task):
             return self._bind_placed(task, values)
         if task.factor is None:
             return bind(eqn, values, tag, **params)
@@ -129,9 +129,10 @@ class Chunk:
         return bind(eqn, values, tag, **params)
 
     def _depends_on_place(self, task: Task) -> bool:
-        """True for counts and draws along an axis that no operand has."""
-        factor = task.factor
-        return factor is not None and self.program.eqns[task.eqn].primitive.name in AT and not any(factor.ins)
+        """True for shifted rows, and for counts and draws along an axis that no operand has."""
+        if task.factor is None:
+            return task.placed is not None
+        return self.program.eqns[task.eqn].primitive.name in AT and not any(task.factor.ins)
 
     def _bind_placed(self, task: Task, values: Sequence[Any]) -> list[Any]:
         eqn = self.program.eqns[task.eqn]

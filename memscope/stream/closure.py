@@ -7,7 +7,8 @@ columns of a Gram matrix.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 
 from jax.extend import core as jex_core
 
@@ -148,7 +149,7 @@ class _Attempt:
             if factor.fold == "scatter" and is_var(eqn.invars[0]) and eqn.invars[0] in self.streamed:
                 blocked.append(Obstacle(eqn.invars[0], index, "the scatter accumulates into it"))
                 continue
-            verdict, task = self._aligned(lambda scale, f=factor: fold_task(index, f, scale), index)
+            verdict, task = self._aligned(functools.partial(fold_task, index, factor), index)
             if task is not None:
                 options.append(Fold(tuple(eqn.outvars), task))
             elif verdict is not None:
@@ -179,12 +180,12 @@ class _Attempt:
             blocked = [Obstacle(a, index, reason(eqn)) for a in eqn.invars if is_var(a) and a in self.streamed]
         return options, blocked
 
-    def _aligned(self, task_at: object, index: int) -> tuple[Obstacle | None, Task | None]:
+    def _aligned(self, task_at: Callable[[int], Task], index: int) -> tuple[Obstacle | None, Task | None]:
         """The task at the smallest scale that every window divides by, or what stands in its way."""
         scale = 1
         for _ in range(8):
             try:
-                task = task_at(scale)  # type: ignore[operator]
+                task = task_at(scale)
                 self._require(task)
                 return None, task
             except Misaligned as misaligned:
@@ -353,7 +354,8 @@ class _Attempt:
         groups: list[tuple[int, set[Task], list[Sink]]] = []
         for sink in sinks:
             steps, tasks, members = _steps(sink), set(self._weighty(bodies[sink])), [sink]
-            tasks |= {s.task for s in sinks if isinstance(s, Stack) and (s.var, s.window) in self._leaves(bodies[sink])}
+            leaves = self._leaves(bodies[sink])
+            tasks |= {s.task for s in sinks if isinstance(s, Stack) and (s.var, s.window) in leaves}
             tasks.add(sink.task)
             apart = []
             for group in groups:
