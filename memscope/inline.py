@@ -118,12 +118,19 @@ class _Flattener:
             return self._seen[key]
         # An inlined jaxpr may be inlined twice: its vars must not be defined twice.
         outs = [_like(v) for v in eqn.outvars]
-        self.eqns.append(eqn.replace(invars=ins, outvars=outs, source_info=source))
+        params = self._flat_bodies(eqn)
+        self.eqns.append(eqn.replace(invars=ins, outvars=outs, source_info=source, params=params))
         if eqn.primitive.name == "platform_index":
             self._known[outs[0]] = _platform_branch(eqn.params["platforms"], self.platform)
         if key is not None:
             self._seen[key] = list(outs)
         return list(outs)
+
+    def _flat_bodies(self, eqn: Eqn) -> dict[str, Any]:
+        """The params of an eqn with the bodies of its loops and branches flat as well."""
+        names = _BODIES.get(eqn.primitive.name, ())
+        flat = {name: jax.tree.map(lambda body: inline(body, self.platform), eqn.params[name]) for name in names}
+        return {**eqn.params, **flat}
 
     def _constant(self, atom: Atom) -> int | None:
         if not is_var(atom):
@@ -148,6 +155,9 @@ _CALLS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "custom_vjp_call_jaxpr": lambda p: p["fun_jaxpr"],
     "custom_lin": lambda p: p["call_jaxpr"],
 }
+
+
+_BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
 
 
 @functools.cache

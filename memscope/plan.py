@@ -12,6 +12,7 @@ from jax.extend import core as jex_core
 
 from ._jax_private import api_boundary
 from .arguments import static_values
+from .axes import Window
 from .check import Check, check_plan
 from .compile import Build, Compiled
 from .errors import LimitError
@@ -23,7 +24,7 @@ from .report.plan import limit_error_text, plan_fragment, plan_page, plan_text
 from .save import save_plan, source_of
 from .search import Candidate, Found, Search, fused_vars
 from .sizes import check_limit, parse_limit
-from .stream import Fold, LoopPlan, Stack
+from .stream import Carried, Fold, LoopPlan, Sink, Stack, sink_vars
 from .target import Target, resolve
 from .trace import check_keywords, trace
 
@@ -55,7 +56,8 @@ class SinkInfo:
     """What a loop leaves behind.
 
     Attributes:
-      kind: "stack" for a result written chunk by chunk, else the combiner: "add", "max", ...
+      kind: "stack" for a result written chunk by chunk, "state" for what steps hand on to the next, "same" for what
+        every chunk finds alike, else the combiner: "add", "max", ...
     """
 
     shape: tuple[int, ...]
@@ -329,19 +331,25 @@ def _describe(program: Program, remade: frozenset[Any], loop: LoopPlan, chunk: i
     for task in loop.body:
         eqn = program.eqns[task.eqn]
         for var, window in task.results(program):
-            if window is not None and not (var in sunk or var in remade or var in fused):
+            if isinstance(window, Window) and not (var in sunk or var in remade or var in fused):
                 streams[var] = Stream(
                     aval_of(var).shape, str(aval_of(var).dtype), eqn.primitive.name, window.axis,
                     nbytes(var), program.sources[task.eqn],
                 )  # fmt: skip
     by_size = tuple(sorted(streams.values(), key=lambda s: -s.bytes))
-    sinks = tuple(_sink_info(program, sink) for sink in loop.sinks)
+    sinks = tuple(_sink_info(program, sink, var) for sink in loop.sinks for var in sink_vars(sink)[:1])
     first = by_size[0].source if by_size else (sinks[0].source if sinks else None)
     return Loop(loop.steps, chunk, -(-loop.steps // chunk), by_size, sinks, first)
 
 
-def _sink_info(program: Program, sink: Stack | Fold) -> SinkInfo:
-    var = sink.var if isinstance(sink, Stack) else sink.outvars[0]
-    kind = "stack" if isinstance(sink, Stack) else str(sink.task.factor and sink.task.factor.fold)
+def _sink_info(program: Program, sink: Sink, var: Any) -> SinkInfo:
     name = program.eqns[sink.task.eqn].primitive.name
-    return SinkInfo(aval_of(var).shape, str(aval_of(var).dtype), name, kind, program.sources[sink.task.eqn])
+    return SinkInfo(aval_of(var).shape, str(aval_of(var).dtype), name, _kind(sink), program.sources[sink.task.eqn])
+
+
+def _kind(sink: Sink) -> str:
+    if isinstance(sink, Stack):
+        return "stack"
+    if isinstance(sink, Fold):
+        return "add" if sink.task.factor is None else sink.task.factor.fold or "add"
+    return "state" if isinstance(sink, Carried) else "same"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import jax
 from jax.extend import core as jex_core
 
+from .axes import Window
 from .axes.factor import shape_of
 from .compile import Build, Compiled, compile_flat, compile_program
 from .cost import Estimate, estimate
@@ -24,6 +26,7 @@ from .inline import inline
 from .program import Program, is_var, nbytes
 from .sizes import format_bytes
 from .stream import Closure, LoopPlan, Obstacle, Streaming, rewrite
+from .stream.carried import state_bytes
 from .stream.reductions import Form, chain, reduces_lanes
 from .target import Target
 
@@ -287,10 +290,7 @@ class Search:
         """The structure in chunks whose largest array is about `chunk_bytes`, traced."""
         key = (structure, chunk_bytes, form)
         if key not in self._candidates:
-            chunks = {
-                loop: chunk_steps(loop, bytes_per_step(self.program, structure.streaming, loop), chunk_bytes)
-                for loop in structure.streaming.loops
-            }
+            chunks = chunks_of(structure.streaming, chunk_bytes)
             closed = trace_flat(rewrite(structure.streaming, chunks, form), self.program, self.target)
             self._candidates[key] = Candidate(structure, chunk_bytes, chunks, closed, estimate(closed))
         return self._candidates[key]
@@ -307,6 +307,29 @@ def trace_flat(run: Callable[..., Any], program: Program, target: Target) -> jex
         return inline(jax.jit(run).trace(*program.argument_shapes).jaxpr, target.platform)
 
 
+def chunks_of(streaming: Streaming, chunk_bytes: int) -> dict[LoopPlan, int]:
+    """Steps of a chunk of every loop; the same for loops that are tied."""
+    program = streaming.program
+    chunks = {
+        loop: chunk_steps(loop.steps, bytes_per_step(program, streaming, loop), chunk_bytes) for loop in streaming.loops
+    }
+    for tie in streaming.tied:
+        steps = min(chunks[loop] for loop in tie)
+        chunks.update(dict.fromkeys(tie, max(steps, fewest_steps(program, streaming, tie))))
+    return chunks
+
+
+def fewest_steps(program: Program, streaming: Streaming, tie: tuple[LoopPlan, ...]) -> int:
+    """The chunk at which the states that are kept take as much as what one chunk computes: near sqrt(steps).
+
+    Smaller ones would take more memory rather than less.
+    """
+    step = sum(bytes_per_step(program, streaming, loop) for loop in tie)
+    states = sum(state_bytes(program, task) for loop in tie for task in loop.saves)
+    best = round(math.sqrt(tie[0].steps * states / step))
+    return chunk_steps(tie[0].steps, 1, max(1, best))
+
+
 def bytes_per_step(program: Program, streaming: Streaming, loop: LoopPlan) -> int:
     """Bytes that the largest array of one iteration grows by with each step.
 
@@ -316,7 +339,7 @@ def bytes_per_step(program: Program, streaming: Streaming, loop: LoopPlan) -> in
     sizes = [1]
     for task in loop.body:
         for atom, window in (*task.reads(program), *task.results(program)):
-            if window is None or (is_var(atom) and (atom in streaming.remade or atom in fused)):
+            if not isinstance(window, Window) or (is_var(atom) and (atom in streaming.remade or atom in fused)):
                 continue
             sizes.append(nbytes(atom) * window.scale // max(1, shape_of(atom)[window.axis]))
     return max(sizes)
@@ -332,14 +355,14 @@ def fused_vars(program: Program, loop: LoopPlan) -> set[Var]:
     }
 
 
-def chunk_steps(loop: LoopPlan, step_bytes: int, chunk_bytes: int) -> int:
+def chunk_steps(total: int, step_bytes: int, chunk_bytes: int) -> int:
     """Steps of a chunk of about `chunk_bytes`: a divisor of the loop's steps where one is near, for want of a tail."""
-    most = max(1, min(loop.steps, chunk_bytes // step_bytes))
+    most = max(1, min(total, chunk_bytes // step_bytes))
     for steps in range(most, max(1, most // 2), -1):
-        if loop.steps % steps == 0:
+        if total % steps == 0:
             return steps
-    trips = -(-loop.steps // most)
-    even = -(-loop.steps // trips)
+    trips = -(-total // most)
+    even = -(-total // trips)
     return even if even < 16 else min(most, -(-even // 8) * 8)
 
 

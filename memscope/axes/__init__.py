@@ -3,8 +3,10 @@
 from . import contraction, elementwise, indexing, linalg, ordering, reduction, shape, windows
 from .factor import At as At
 from .factor import Blocked as Blocked
+from .factor import Extent as Extent
 from .factor import Factor as Factor
 from .factor import Misaligned as Misaligned
+from .factor import Share as Share
 from .factor import Window as Window
 from .table import factors as factors
 from .table import reason as reason

@@ -20,20 +20,34 @@ class At:
 
 
 @dataclasses.dataclass(frozen=True)
+class Share:
+    """A summand: in a loop of `steps` steps, the shares of all chunks add up to the array.
+
+    So a gradient that a scan accumulates is split by batch: each chunk of the batch accumulates its share.
+    """
+
+    steps: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Factor:
     """One independent index of an eqn.
 
     Attributes:
       size: number of steps.
       ins, outs: its place in each operand and result; None where it does not occur, so that the
-        operand is needed whole (a factor without any operand is *generated*: iota, broadcast).
+        operand is needed whole (a factor without any operand is *generated*: iota, broadcast), or a
+        `Share`, where the steps only contribute to a sum.
       fold: for a factor that no result has, the name of the combiner that joins partial results.
+      carried: the steps depend on each other: "forward" where each needs the one before, "reverse" where each
+        needs the one after.
     """
 
     size: int
-    ins: tuple[At | None, ...]
-    outs: tuple[At | None, ...]
+    ins: tuple[At | Share | None, ...]
+    outs: tuple[At | Share | None, ...]
     fold: str | None = None
+    carried: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +60,10 @@ class Window:
     axis: int
     scale: int = 1
     shift: int = 0
+
+
+Extent = Window | Share | None
+"""How much of an array: a window of it, a share of it, or all."""
 
 
 class Blocked(Exception):

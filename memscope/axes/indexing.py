@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .factor import Factor, shape_of
+from .factor import At, Factor, shape_of
 from .table import Eqn, folded, mapped, resize, rule
 
 
@@ -20,7 +20,7 @@ def slice_(eqn: Eqn) -> Sequence[Factor]:
 @resize("slice")
 def _slice_limits(eqn: Eqn, factor: Factor, steps: int) -> dict[str, Any]:
     at = factor.outs[0]
-    assert at is not None
+    assert isinstance(at, At)
     limits = list(eqn.params["limit_indices"])
     limits[at.axis] = steps
     return {"limit_indices": tuple(limits)}
@@ -89,7 +89,7 @@ def _slice_sizes(eqn: Eqn, factor: Factor, steps: int) -> dict[str, Any]:
     sizes = list(eqn.params["slice_sizes"])
     # A batching axis keeps its slice of 1; only an axis that is read whole shrinks with the window.
     if (
-        at is not None
+        isinstance(at, At)
         and sizes[at.axis] == shape_of(eqn.invars[0])[at.axis] == factor.size
         and not _batching(eqn, at.axis)
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from .factor import Factor, shape_of
@@ -24,8 +25,11 @@ def top_k(eqn: Eqn) -> Sequence[Factor]:
 
 @rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", why="a cumulative result depends on all rows before it")
 def cumulative(eqn: Eqn) -> Sequence[Factor]:
-    """Every axis but the one accumulated along."""
-    return _others(eqn, int(eqn.params["axis"]))
+    """Every axis; the one accumulated along in its order."""
+    axis, shape = int(eqn.params["axis"]), shape_of(eqn.invars[0])
+    along = mapped(shape[axis], [axis], [axis])
+    order = "reverse" if eqn.params["reverse"] else "forward"
+    return [*_others(eqn, axis), dataclasses.replace(along, carried=order)]
 
 
 def _others(eqn: Eqn, axis: int) -> Sequence[Factor]:

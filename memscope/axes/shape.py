@@ -106,7 +106,7 @@ def rev(eqn: Eqn) -> Sequence[Factor]:
 
 def _resized(eqn: Eqn, factor: Factor, steps: int) -> tuple[int, ...]:
     at = factor.outs[0]
-    assert at is not None
+    assert isinstance(at, At)
     shape = list(shape_of(eqn.outvars[0]))
     shape[at.axis] = steps * at.unit
     return tuple(shape)

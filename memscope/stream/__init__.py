@@ -7,8 +7,11 @@ streamed path from one large tensor to one reducer.
 
 from .closure import Closure as Closure
 from .emit import rewrite as rewrite
+from .structure import Carried as Carried
 from .structure import Fold as Fold
 from .structure import LoopPlan as LoopPlan
 from .structure import Obstacle as Obstacle
+from .structure import Sink as Sink
 from .structure import Stack as Stack
 from .structure import Streaming as Streaming
+from .structure import sink_vars as sink_vars

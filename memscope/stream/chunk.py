@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,11 +13,13 @@ from jax.extend import core as jex_core
 from jax.extend import source_info_util
 
 from .._jax_private import at_source
-from ..axes import Window
+from ..axes import Extent, Share, Window
 from ..axes.table import RESIZE
 from ..axes.windows import AT
 from ..evaluate import TAG, bind
 from ..program import Atom, Program, is_var
+from .carried import SEQUENTIAL, State
+from .control import FRAMES, is_over_time, run_flow
 from .diagonal import local_indices
 from .folds import COMBINERS, Combiner
 from .lanes import Lanes, reduce_lanes
@@ -36,6 +38,7 @@ class Setting:
       env: every value that exists outside the loop.
       steps: of the whole loop.
       lanes: the reductions that the loop makes lane by lane, and `turned`, what they read from outside.
+      tagged: whether eqns are tagged with their index; not inside the body of another eqn.
     """
 
     program: Program
@@ -44,16 +47,26 @@ class Setting:
     form: Form
     lanes: Lanes = dataclasses.field(default_factory=Lanes)
     turned: Mapping[jex_core.Var, Any] = dataclasses.field(default_factory=dict)
+    tagged: bool = True
+
+    def tag(self, index: int) -> str | None:
+        """The name of an eqn in the compiled HLO."""
+        return f"{TAG}{index}" if self.tagged else None
 
 
 class Chunk:
-    """The values of one iteration, by var and window."""
+    """The values of one iteration, by var and extent.
 
-    def __init__(self, setting: Setting, start: Any, steps: int) -> None:
+    Attributes:
+      states: for each carried task its state before this chunk; after `run`, that after it.
+    """
+
+    def __init__(self, setting: Setting, start: Any, steps: int, states: Mapping[Task, State] | None = None) -> None:
         self.setting = setting
         self.program = setting.program
         self.start = start
         self.steps = steps
+        self.states = dict(states or {})
         self.made_by: dict[Read, Task] = {}
         self._values: dict[Read, Any] = {}
 
@@ -65,9 +78,37 @@ class Chunk:
             return
         if task in self.setting.lanes.reductions:
             outs = [reduce_lanes(self, task)]
+        elif task in self.states:
+            outs = self._step(task)
         else:
             outs = self._bind(task, self._operands(task))
         self._values.update(zip(keys, outs, strict=True))
+
+    def _step(self, task: Task) -> list[Any]:
+        """The results of a carried task on this chunk."""
+        eqn = self.program.eqns[task.eqn]
+        step = SEQUENTIAL[eqn.primitive.name].step
+        tag = self.setting.tag(task.eqn)
+        outs, self.states[task] = step(eqn, task, self._operands(task), self.states[task], self.steps, tag)
+        return outs
+
+    def inside(self, body: Program, steps: int, task: Task) -> Chunk:
+        """This chunk as the body of one of its eqns sees it: in steps of the factor that goes through the body."""
+        env: Env = dict(zip(body.jaxpr.constvars, body.closed.consts, strict=True))
+        setting = Setting(body, env, steps, self.setting.form, tagged=False)
+        return Chunk(setting, self.row(task.scale, task.shift), task.scale * self.steps)
+
+    def take(self, given: Iterable[tuple[jex_core.Var, Extent, Any]]) -> None:
+        """Takes values from outside: whole ones, and what there is of others."""
+        for var, extent, value in given:
+            if extent is None:
+                self.setting.env[var] = value
+            else:
+                self._values[var, extent] = value
+
+    def value(self, var: jex_core.Var, extent: Extent) -> Any:
+        """What this iteration has computed of a var."""
+        return self._values[var, extent]
 
     def fold(self, sink: Fold, carry: Any) -> Any:
         """The carry after this chunk."""
@@ -85,16 +126,20 @@ class Chunk:
         at = starts(buffer.ndim, sink.window.axis, self.row(sink.window.scale, 0))
         return lax.dynamic_update_slice(buffer, value, at, allow_negative_indices=False)
 
-    def read(self, atom: Atom, window: Window | None) -> Any:
-        """A window of an operand: computed in this iteration, or sliced from what exists outside."""
+    def read(self, atom: Atom, extent: Extent) -> Any:
+        """So much of an operand: computed in this iteration, or taken from what exists whole."""
         if not is_var(atom):
-            return atom.val
-        if (atom, window) not in self._values:
-            whole = self.setting.env[atom]
-            if window is None:
+            return self._share(atom.val) if isinstance(extent, Share) else atom.val
+        if (atom, extent) not in self._values:
+            whole = self._values[atom, None] if (atom, None) in self._values else self.setting.env[atom]
+            if extent is None:
                 return whole
-            self._values[atom, window] = self._cut(whole, window)
-        return self._values[atom, window]
+            self._values[atom, extent] = self._share(whole) if isinstance(extent, Share) else self._cut(whole, extent)
+        return self._values[atom, extent]
+
+    def _share(self, whole: Any) -> Any:
+        """The share of something that exists whole: all of it for the first steps, nothing for the others."""
+        return jnp.where(self.start == 0, whole, jnp.zeros_like(whole))
 
     def _cut(self, whole: Any, window: Window) -> Any:
         """This chunk's rows of a window; those outside the array are its first or last one, or nothing."""
@@ -113,12 +158,14 @@ class Chunk:
         return first if shift == 0 else first + shift
 
     def _bind(self, task: Task, values: Sequence[Any], **params: Any) -> list[Any]:
-        eqn, tag = self.program.eqns[task.eqn], f"{TAG}{task.eqn}"
+        eqn, tag = self.program.eqns[task.eqn], self.setting.tag(task.eqn)
         name = eqn.primitive.name
         if self._depends_on_place(task):
             return self._bind_placed(task, values)
-        if task.factor is None:
+        if task.factor is None or (any(isinstance(at, Share) for at in task.factor.ins) and name not in FRAMES):
             return bind(eqn, values, tag, **params)
+        if name in FRAMES:
+            return self._through(task, values)
         if name == "gather":
             first = self.row(task.scale, task.shift)
             values = [values[0], local_indices(eqn, task.factor, values[1], first)]
@@ -127,6 +174,21 @@ class Chunk:
         if self.setting.form is not Form.PLAIN and name in JOINS and fusible_operand(self.program, eqn):
             return [in_blocks(eqn, values[0], tag)]
         return bind(eqn, values, tag, **params)
+
+    def _through(self, task: Task, values: Sequence[Any]) -> list[Any]:
+        """The results of a loop or branch: of a part of its steps, or of a part of what its steps compute."""
+        eqn = self.program.eqns[task.eqn]
+        assert task.factor is not None
+        if is_over_time(eqn, task.factor):
+            return bind(eqn, values, self.setting.tag(task.eqn), length=task.scale * self.steps)
+        with self._at(task):
+            return run_flow(self, task, values)
+
+    def _at(self, task: Task) -> Any:
+        """The source line and the name that a task's eqns carry."""
+        stack = source_info_util.current_name_stack()
+        tag = self.setting.tag(task.eqn)
+        return at_source(self.program.eqns[task.eqn].source_info, stack if tag is None else stack.extend(tag))
 
     def _depends_on_place(self, task: Task) -> bool:
         """True for shifted rows, and for counts and draws along an axis that no operand has."""
@@ -137,9 +199,9 @@ class Chunk:
     def _bind_placed(self, task: Task, values: Sequence[Any]) -> list[Any]:
         eqn = self.program.eqns[task.eqn]
         ((var, window),) = task.results(self.program)
-        assert window is not None
+        assert isinstance(window, Window)
         first = self.row(window.scale, window.shift)
-        with at_source(eqn.source_info, source_info_util.current_name_stack().extend(f"{TAG}{task.eqn}")):
+        with self._at(task):
             rule = AT[eqn.primitive.name]
             return [rule(eqn, eqn.outvars.index(var), window, values, first, window.scale * self.steps)]
 

@@ -8,32 +8,28 @@ columns of a Gram matrix.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from jax.extend import core as jex_core
 
-from ..axes import Blocked, Misaligned, Window
-from ..axes.factor import shape_of
+from ..axes import At, Blocked, Factor, Misaligned, Share, Window
+from ..axes.factor import onto, shape_of
 from ..axes.table import reason
+from ..axes.windows import WINDOWS
 from ..program import Program, is_var, nbytes
+from .carried import SEQUENTIAL
 from .free import generated_vars, relayout_vars
+from .loops import arrange
+from .needs import Demand, Needs
 from .reach import axis_map
-from .structure import Fold, LoopPlan, Obstacle, Sink, Stack, Streaming, sink_vars
-from .tasks import Task, fold_task, task_for
+from .structure import Carried, Fold, Obstacle, Same, Sink, Stack, Streaming
+from .tasks import Task, fold_task, tasks_for
 
 Var = jex_core.Var
-Demand = tuple[Var, Window | None]
+Option = Sequence[Sink]
+"""Sinks that together leave behind all that an eqn has to: one way to compute them."""
 
-
-class _Obstructed(Exception):
-    """A sink can't be computed so."""
-
-    def __init__(self, obstacle: Obstacle) -> None:
-        super().__init__(obstacle.reason)
-        self.obstacle = obstacle
-
-
-TOO_MANY = "each of its rows would need too many rows of others, which would be computed again and again"
+IN_TURN = "its steps run one after the other, so that its last state takes all of them"
 
 
 class Closure:
@@ -83,8 +79,7 @@ class _Attempt:
         self.hints = hints
         self.remade = closure.generated | {v for v in closure.relayouts - streamed if self._operand(v) not in streamed}
         self.sinks: list[Sink] = []
-        self.most_demands = 4 * len(self.program.eqns) + 200
-        self._verdicts: dict[Demand, Obstacle | Misaligned | None] = {}
+        self.needs = Needs(self.program, lambda v: v in self.streamed or v in self.remade, self._refusal)
 
     def _operand(self, relayout: Var) -> object:
         return self.program.eqns[self.program.producer[relayout]].invars[0]
@@ -92,42 +87,59 @@ class _Attempt:
     # Choosing how each sink is computed.
 
     def choose(self) -> list[Obstacle]:
-        """Picks an option for every sink; the obstacles of those that have none."""
+        """Picks an option for every eqn that leaves something behind; the obstacles of those that have none."""
         obstacles: list[Obstacle] = []
         for index, eqn in enumerate(self.program.eqns):
             left = [v for v in eqn.outvars if v not in self.streamed and self._is_read(v)]
-            if not any(is_var(a) and a in self.streamed for a in eqn.invars):
-                if left:  # it runs whole, and so do all its results
-                    why = f"{eqn.primitive.name} computes it together with a result that is needed whole"
-                    obstacles += [Obstacle(v, index, why) for v in eqn.outvars if v in self.streamed]
+            held = [a for a in (*eqn.invars, *eqn.outvars) if is_var(a) and a in self.streamed]
+            if not held:
                 continue
             if eqn.effects:
-                obstacles += [Obstacle(a, index, reason(eqn)) for a in eqn.invars if is_var(a) and a in self.streamed]
+                obstacles += [Obstacle(a, index, reason(eqn)) for a in held]
             elif left:
                 obstacles += self._choose_for(index, left)
+        if not obstacles:
+            self._own_carried()
         return obstacles
 
     def _is_read(self, var: Var) -> bool:
         return var in self.program.outputs or var in self.program.consumers
 
+    def _own_carried(self) -> None:
+        """A sink for every carried task that some loop needs and none runs in turn yet."""
+        owned = {sink.task for sink in self.sinks if isinstance(sink, Carried)}
+        for sink in self.sinks:  # grows on the way: what one carried task needs may be carried itself
+            for task in (sink.task, *self.needs.closure(self.needs.of(sink.task))):
+                if task.factor is not None and task.factor.carried and task not in owned:
+                    owned.add(task)
+                    self.sinks.append(Carried((), task))
+
     def _choose_for(self, index: int, left: list[Var]) -> list[Obstacle]:
-        folds, blocked = self._fold_options(index) if len(left) == len(self.program.eqns[index].outvars) else ([], [])
-        stacks: list[list[Stack]] = []
-        for var in left:
-            options, more = self._stack_options(var)
-            stacks.append(options)
-            blocked += more
-        best_fold = max(folds, key=self._agreement, default=None)
-        best_stacks = [max(options, key=self._agreement, default=None) for options in stacks]
-        complete = [s for s in best_stacks if s is not None]
-        stacked = min(map(self._agreement, complete)) if len(complete) == len(left) else None
-        if best_fold is not None and (stacked is None or self._agreement(best_fold) > stacked):
-            self.sinks.append(best_fold)
-        elif stacked is not None:
-            self.sinks += complete
+        options, blocked = self._options(index, left)
+        if self.program.eqns[index].primitive.name in WINDOWS:
+            options += self._placed_option(index, left, blocked)
+        if options:
+            best: Option = max(options, key=self._preference)
+            self.sinks += best
         elif blocked:
             return [self._given_up(index, min(blocked, key=lambda o: self._loss(o.var)))]
         return []
+
+    def _preference(self, option: Option) -> tuple[int, int, bool]:
+        """How much of what is streamed goes along the hinted axes; results kept along the axis before sums."""
+        agreeing, other = zip(*(self._agreement(sink.task) for sink in option), strict=True)
+        return min(agreeing), min(other), not any(isinstance(sink, Fold) for sink in option)
+
+    def _agreement(self, task: Task) -> tuple[int, int]:
+        """How many bytes of streamed intermediates are sliced along an axis that the hints ask for."""
+        agreeing = other = 0
+        for atom, extent in (*task.reads(self.program), *task.results(self.program)):
+            if isinstance(extent, Window) and is_var(atom) and atom in self.streamed:
+                if extent.axis in self.hints.get(atom, ()):
+                    agreeing += nbytes(atom)
+                else:
+                    other += nbytes(atom)
+        return agreeing, -other
 
     def _loss(self, var: Var) -> int:
         """Bytes that giving up a streamed intermediate costs; none for a layout that a loop may make for itself."""
@@ -138,47 +150,86 @@ class _Attempt:
         """The obstacle in terms of a streamed intermediate: one in something remade stands in the way of its reader."""
         if obstacle.var in self.streamed:
             return obstacle
-        return self._operand_obstacle(index, obstacle.reason)
+        return self._held_obstacle(index, obstacle.reason)
 
-    def _fold_options(self, index: int) -> tuple[list[Fold], list[Obstacle]]:
-        eqn = self.program.eqns[index]
-        options, blocked = [], []
+    def _options(self, index: int, left: list[Var]) -> tuple[list[Option], list[Obstacle]]:
+        """The factors along which an eqn can be computed so that it leaves `left` and nothing else."""
+        options: list[Option] = []
+        blocked: list[Obstacle] = []
         for factor in self.closure.axes.factors(index):
-            if factor.fold is None or factor.size < 2:
-                continue
-            if factor.fold == "scatter" and is_var(eqn.invars[0]) and eqn.invars[0] in self.streamed:
-                blocked.append(Obstacle(eqn.invars[0], index, "the scatter accumulates into it"))
-                continue
-            verdict, task = self._aligned(functools.partial(fold_task, index, factor), index)
-            if task is not None:
-                options.append(Fold(tuple(eqn.outvars), task))
-            elif verdict is not None:
-                blocked.append(verdict)
-        return options, blocked
-
-    def _stack_options(self, var: Var) -> tuple[list[Stack], list[Obstacle]]:
-        index = self.program.producer[var]
-        options, blocked = [], []
-        for axis, size in enumerate(shape_of(var)):
-            if size < 2:
-                continue
-
-            def task_at(scale: int, axis: int = axis, size: int = size) -> Task:
-                if size % scale:
-                    raise Misaligned(scale)
-                return task_for(self.program, var, Window(axis, scale))
-
-            verdict, task = self._aligned(task_at, index)
-            if task is not None:
-                window = dict(task.results(self.program))[var]
-                assert window is not None
-                options.append(Stack(var, window, task))
-            elif verdict is not None:
-                blocked.append(verdict)
+            obstacle = self._unfit(index, factor, left)
+            if obstacle is not None:
+                blocked.append(obstacle)
+            elif factor.size >= 2:
+                verdict, task = self._aligned(functools.partial(fold_task, index, factor), index)
+                if task is not None:
+                    options.append(self._sinks_of(index, task, left))
+                elif verdict is not None:
+                    blocked.append(verdict)
         if not options and not blocked:
-            eqn = self.program.eqns[index]
-            blocked = [Obstacle(a, index, reason(eqn)) for a in eqn.invars if is_var(a) and a in self.streamed]
-        return options, blocked
+            blocked.append(self._held_obstacle(index, reason(self.program.eqns[index])))
+        return [option for option in options if option], blocked
+
+    def _unfit(self, index: int, factor: Factor, left: list[Var]) -> Obstacle | None:
+        """Why a factor can't leave `left` and no more: what is streamed would have to exist whole."""
+        eqn = self.program.eqns[index]
+        if factor.fold == "scatter" and is_var(eqn.invars[0]) and eqn.invars[0] in self.streamed:
+            return Obstacle(eqn.invars[0], index, "the scatter accumulates into it")
+        for var, at in zip(eqn.outvars, factor.outs, strict=True):
+            if var in self.streamed and not isinstance(at, At):
+                why = IN_TURN if factor.carried else f"{eqn.primitive.name} sums it up over the steps of the loop"
+                return Obstacle(var, index, why)
+        return None
+
+    def _sinks_of(self, index: int, task: Task, left: list[Var]) -> Option:
+        eqn, factor = self.program.eqns[index], task.factor
+        assert factor is not None
+        if factor.fold is not None:
+            return [Fold(tuple(eqn.outvars), task)]
+        sinks: list[Sink] = []
+        if factor.carried:
+            finals = SEQUENTIAL[eqn.primitive.name].finals(eqn)
+            kept = [(i, eqn.outvars[out]) for i, out in enumerate(finals) if out is not None]
+            sinks.append(Carried(tuple((i, v) for i, v in kept if v in left), task))
+        for var, at in zip(eqn.outvars, factor.outs, strict=True):
+            if var not in left:
+                continue
+            if isinstance(at, At):
+                sinks.append(Stack(var, onto(at, task.scale, 0), task))
+            elif isinstance(at, Share):
+                sinks.append(Fold((var,), task))
+            elif not factor.carried:
+                sinks.append(Same(var, task))
+        return sinks
+
+    def _placed_option(self, index: int, left: list[Var], blocked: list[Obstacle]) -> list[Option]:
+        """Each result stacked by itself, along an axis that the eqn only shifts; none where one can't be."""
+        sinks: list[Sink] = []
+        for var in left:
+            options = [s for axis in range(len(shape_of(var))) if (s := self._stack(index, var, axis, blocked))]
+            if not options:
+                return []
+            sinks.append(max(options, key=lambda sink: self._agreement(sink.task)))
+        return [sinks]
+
+    def _stack(self, index: int, var: Var, axis: int, blocked: list[Obstacle]) -> Stack | None:
+        size = shape_of(var)[axis]
+        if size < 2:
+            return None
+
+        def task_at(scale: int) -> Task:
+            if size % scale:
+                raise Misaligned(scale)
+            return tasks_for(self.program, var, Window(axis, scale))[0]
+
+        verdict, task = self._aligned(task_at, index)
+        if task is not None:
+            window = dict(task.results(self.program))[var]
+            assert isinstance(window, Window)
+            return Stack(var, window, task)
+        if verdict is not None:
+            blocked.append(verdict)
+        return None
 
     def _aligned(self, task_at: Callable[[int], Task], index: int) -> tuple[Obstacle | None, Task | None]:
         """The task at the smallest scale that every window divides by, or what stands in its way."""
@@ -186,86 +237,32 @@ class _Attempt:
         for _ in range(8):
             try:
                 task = task_at(scale)
-                self._require(task)
-                return None, task
             except Misaligned as misaligned:
                 scale *= misaligned.unit
-            except _Obstructed as obstructed:
-                return obstructed.obstacle, None
+                continue
             except Blocked as blocked:
-                return self._operand_obstacle(index, blocked.reason), None
-        return self._operand_obstacle(index, f"rows are only separable in groups of {scale}"), None
+                return self._held_obstacle(index, blocked.reason), None
+            verdict = self.needs.hindrance(task)
+            if verdict is None:
+                return None, task
+            if isinstance(verdict, Obstacle):
+                return verdict, None
+            if task.factor is not None and task.factor.carried:
+                return self._held_obstacle(index, IN_TURN), None
+            scale *= verdict.unit
+        return self._held_obstacle(index, f"rows are only separable in groups of {scale}"), None
 
-    def _operand_obstacle(self, index: int, why: str) -> Obstacle:
-        held = [a for a in self.program.eqns[index].invars if is_var(a) and a in self.streamed]
-        return Obstacle(min(held, key=nbytes), index, why)
+    def _held_obstacle(self, index: int, why: str) -> Obstacle:
+        eqn = self.program.eqns[index]
+        held = [a for a in eqn.invars if is_var(a) and a in self.streamed]
+        return Obstacle(min(held or [v for v in eqn.outvars if v in self.streamed], key=nbytes), index, why)
 
-    def _agreement(self, sink: Sink) -> tuple[int, int]:
-        """How many bytes of streamed operands are sliced along an axis that the hints ask for."""
-        agreeing = other = 0
-        for atom, window in sink.task.reads(self.program):
-            if window is not None and is_var(atom) and atom in self.streamed:
-                if window.axis in self.hints.get(atom, ()):
-                    agreeing += nbytes(atom)
-                else:
-                    other += nbytes(atom)
-        return agreeing, -other
+    # What may not be had.
 
-    # Feasibility: what a task needs, down to what is materialised.
-
-    def _require(self, task: Task) -> None:
-        """Raises _Obstructed or Misaligned where some streamed operand can't be had as the task needs it."""
-        for demand in self._inner(task):
-            verdict = self._verdict(demand)
-            if isinstance(verdict, Misaligned):
-                raise verdict
-            if verdict is not None:
-                raise _Obstructed(verdict)
-
-    def _inner(self, task: Task) -> list[Demand]:
-        """The demands of a task that a loop computes for itself."""
-        return [(a, w) for a, w in task.reads(self.program) if is_var(a) and self._computed_inside(a)]
-
-    def _computed_inside(self, var: Var) -> bool:
-        return var in self.streamed or var in self.remade
-
-    def _verdict(self, demand: Demand) -> Obstacle | Misaligned | None:
-        """Whether a demand can be met, each demand below it judged once; without recursion, as programs are deep."""
-        pending = [demand]
-        while pending:
-            top = pending[-1]
-            if top in self._verdicts:
-                pending.pop()
-                continue
-            if len(self._verdicts) > self.most_demands:
-                self._verdicts[top] = Obstacle(top[0], self.program.producer[top[0]], TOO_MANY)
-                continue
-            task = self._task(top)
-            if isinstance(task, Task):
-                below = [d for d in self._inner(task) if d not in self._verdicts]
-                if below:
-                    pending += below
-                    continue
-                found = [self._verdicts[d] for d in self._inner(task)]
-                self._verdicts[top] = next((f for f in found if f is not None), None)
-            else:
-                self._verdicts[top] = task
-            pending.pop()
-        return self._verdicts[demand]
-
-    def _task(self, demand: Demand) -> Task | Obstacle | Misaligned:
-        var, window = demand
-        index = self.program.producer[var]
-        if window is None and var in self.streamed:
-            return self._whole(var)
-        try:
-            return task_for(self.program, var, window)
-        except Misaligned as misaligned:
-            return misaligned
-        except Blocked as blocked:
-            return Obstacle(var, index, blocked.reason)
-
-    def _whole(self, var: Var) -> Obstacle:
+    def _refusal(self, demand: Demand) -> Obstacle | None:
+        var, extent = demand
+        if extent is not None or var not in self.streamed:
+            return None
         readers = self.program.consumers.get(var, ())
         for index in readers:
             eqn = self.program.eqns[index]
@@ -275,122 +272,6 @@ class _Attempt:
         name = self.program.eqns[index].primitive.name
         return Obstacle(var, index, f"{name} reads all of it for each part of its result")
 
-    # Loops: sinks by level, those that share work together.
-
     def streaming(self, obstacles: tuple[Obstacle, ...]) -> Streaming:
-        bodies = {sink: self._body(sink) for sink in self.sinks}
-        levels, available = self._levels(bodies)
-        loops = [
-            self._loop(group, bodies, level)
-            for level in sorted(set(levels.values()))
-            for group in self._groups([s for s in self.sinks if levels[s] == level], bodies)
-        ]
-        return Streaming(
-            program=self.program,
-            streamed=self.streamed,
-            remade=self.remade,
-            loops=tuple(loops),
-            order=self._order(loops, available),
-            obstacles=obstacles,
-        )
-
-    def _body(self, sink: Sink) -> dict[Task, None]:
-        """Every task that one iteration needs for this sink."""
-        body = {sink.task: None}
-        pending = [sink.task]
-        while pending:
-            for var, window in self._inner(pending.pop()):
-                task = task_for(self.program, var, window)
-                if task not in body:
-                    body[task] = None
-                    pending.append(task)
-        return body
-
-    def _leaves(self, body: Iterable[Task]) -> set[Demand]:
-        return {
-            (a, w) for task in body for a, w in task.reads(self.program) if is_var(a) and not self._computed_inside(a)
-        } | {
-            (table, None)
-            for task in body
-            if task.factor is not None and task.factor.fold == "scatter" and is_var(table := self._table(task))
-        }
-
-    def _table(self, task: Task) -> jex_core.Var | jex_core.Literal:
-        return self.program.eqns[task.eqn].invars[0]
-
-    def _levels(self, bodies: Mapping[Sink, Iterable[Task]]) -> tuple[dict[Sink, int], dict[int, int]]:
-        """The level of each sink, and for each ordinary eqn the level whose loops come before it."""
-        by_eqn: dict[int, list[Sink]] = {}
-        for sink in self.sinks:
-            by_eqn.setdefault(sink.task.eqn, []).append(sink)
-        ready: dict[Var, int] = {}
-        stacks: dict[Demand, int] = {}
-        levels: dict[Sink, int] = {}
-        ordinary: dict[int, int] = {}
-        last_effect = 0
-        for index, eqn in enumerate(self.program.eqns):
-            for sink in by_eqn.get(index, ()):
-                # A slice that the same iteration has just written may be read at once.
-                levels[sink] = max(
-                    (stacks.get(leaf, ready.get(leaf[0], 0)) for leaf in self._leaves(bodies[sink])), default=0
-                )
-                ready.update(dict.fromkeys(sink_vars(sink), levels[sink] + 1))
-                if isinstance(sink, Stack):
-                    stacks[sink.var, sink.window] = levels[sink]
-            if self._is_ordinary(index, by_eqn):
-                level = max((ready.get(a, 0) for a in eqn.invars if is_var(a)), default=0)
-                if eqn.effects:
-                    level = last_effect = max(level, last_effect)
-                ordinary[index] = level
-                ready.update(dict.fromkeys(eqn.outvars, level))
-        return levels, ordinary
-
-    def _is_ordinary(self, index: int, by_eqn: Mapping[int, object]) -> bool:
-        eqn = self.program.eqns[index]
-        return index not in by_eqn and (bool(eqn.effects) or not any(v in self.streamed for v in eqn.outvars))
-
-    def _groups(self, sinks: list[Sink], bodies: Mapping[Sink, Mapping[Task, None]]) -> list[list[Sink]]:
-        """Sinks of one level that share work, or read each other's slices, and take as many steps."""
-        groups: list[tuple[int, set[Task], list[Sink]]] = []
-        for sink in sinks:
-            steps, tasks, members = _steps(sink), set(self._weighty(bodies[sink])), [sink]
-            leaves = self._leaves(bodies[sink])
-            tasks |= {s.task for s in sinks if isinstance(s, Stack) and (s.var, s.window) in leaves}
-            tasks.add(sink.task)
-            apart = []
-            for group in groups:
-                if group[0] == steps and not group[1].isdisjoint(tasks):
-                    tasks |= group[1]
-                    members = [*group[2], *members]
-                else:
-                    apart.append(group)
-            groups = [*apart, (steps, tasks, members)]
-        return [members for _, _, members in groups]
-
-    def _weighty(self, body: Iterable[Task]) -> Iterable[Task]:
-        """Tasks worth sharing a loop for: a mask that anyone can make again is not."""
-        return (t for t in body if not all(v in self.remade for v in self.program.eqns[t.eqn].outvars))
-
-    def _loop(self, sinks: list[Sink], bodies: Mapping[Sink, Mapping[Task, None]], level: int) -> LoopPlan:
-        body = {task: None for sink in sinks for task in bodies[sink]}
-        return LoopPlan(
-            steps=_steps(sinks[0]),
-            sinks=tuple(sinks),
-            body=tuple(sorted(body, key=lambda task: task.eqn)),
-            level=level,
-        )
-
-    def _order(self, loops: list[LoopPlan], ordinary: Mapping[int, int]) -> tuple[int | LoopPlan, ...]:
-        keyed: list[tuple[tuple[int, int, int], int | LoopPlan]] = [
-            *(((level, 0, index), index) for index, level in ordinary.items()),
-            *(((loop.level, 1, i), loop) for i, loop in enumerate(loops)),
-        ]
-        return tuple(item for _, item in sorted(keyed, key=lambda pair: pair[0]))
-
-
-def _steps(sink: Sink) -> int:
-    if isinstance(sink, Stack):
-        return shape_of(sink.var)[sink.window.axis] // sink.window.scale
-    factor = sink.task.factor
-    assert factor is not None
-    return factor.size // sink.task.scale
+        """The loops of the sinks chosen."""
+        return arrange(self.program, self.sinks, self.needs, self.streamed, self.remade, obstacles)

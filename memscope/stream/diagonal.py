@@ -13,20 +13,22 @@ import jax
 import numpy as np
 from jax.extend import core as jex_core
 
-from ..axes import Factor
+from ..axes import At, Factor
 from ..axes.factor import shape_of
 from ..axes.table import mapped
 from ..evaluate import bind
 from ..program import Program, is_var
 from .free import generated_vars
+from .reach import special
 
 MOST_INDICES = 1 << 22
 
 
+@special("gather")
 def diagonal_factors(program: Program, index: int) -> tuple[Factor, ...]:
     """A factor for each operand axis that a gather reads at the number of the index row."""
     eqn = program.eqns[index]
-    if eqn.primitive.name != "gather" or not is_var(eqn.invars[1]):
+    if not is_var(eqn.invars[1]):
         return ()
     dims = eqn.params["dimension_numbers"]
     operand, indices = shape_of(eqn.invars[0]), shape_of(eqn.invars[1])
@@ -53,7 +55,7 @@ def local_indices(eqn: jex_core.JaxprEqn, factor: Factor, indices: Any, first: A
     """The indices of a window, counted from where the operand's window starts."""
     at = factor.ins[0]
     dims = eqn.params["dimension_numbers"]
-    if at is None or at.axis not in dims.start_index_map:
+    if not isinstance(at, At) or at.axis not in dims.start_index_map:
         return indices
     column = dims.start_index_map.index(at.axis)
     return indices.at[..., column].add(-jax.lax.convert_element_type(first, indices.dtype))

@@ -9,12 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..axes import Share
 from ..evaluate import TAG, bind
 from ..program import Atom, Program, aval_of, is_var
+from .carried import SEQUENTIAL, State
 from .chunk import Chunk, Env, Setting, combiner
 from .lanes import lane_tasks, turned_outside
 from .reductions import Form
-from .structure import Fold, LoopPlan, Sink, Stack, Streaming, sink_vars
+from .structure import Carried, Fold, LoopPlan, Same, Sink, Stack, Streaming, sink_vars
+from .tasks import Task
+
+Carries = tuple[Any, ...]
+Kept = dict[Task, State]
+"""For each carried task that is replayed, its states at the start of every chunk, stacked."""
 
 
 def rewrite(streaming: Streaming, chunks: Mapping[LoopPlan, int], form: Form = Form.PLAIN) -> Callable[..., list[Any]]:
@@ -25,6 +32,7 @@ def rewrite(streaming: Streaming, chunks: Mapping[LoopPlan, int], form: Form = F
     program = streaming.program
 
     def run(*args: Any) -> list[Any]:
+        kept: Kept = {}
         env: Env = dict(zip(program.jaxpr.constvars, program.closed.consts, strict=True))
         env.update(zip(program.jaxpr.invars, args, strict=True))
         for item in streaming.order:
@@ -33,7 +41,7 @@ def rewrite(streaming: Streaming, chunks: Mapping[LoopPlan, int], form: Form = F
                 outs = bind(eqn, [_value(env, a) for a in eqn.invars], f"{TAG}{item}")
                 env.update(zip(eqn.outvars, outs, strict=True))
             else:
-                _run_loop(streaming, item, chunks[item], env, form)
+                _run_loop(streaming, item, chunks[item], env, kept, form)
         return [_value(env, a) for a in program.jaxpr.outvars]
 
     run.__name__ = program.name
@@ -44,48 +52,78 @@ def _value(env: Env, atom: Atom) -> Any:
     return env[atom] if is_var(atom) else atom.val
 
 
-def _run_loop(streaming: Streaming, loop: LoopPlan, chunk: int, env: Env, form: Form) -> None:
-    """Runs whole chunks in a `fori_loop`, then what remains in one smaller call: any size is exact."""
+def _run_loop(streaming: Streaming, loop: LoopPlan, chunk: int, env: Env, kept: Kept, form: Form) -> None:
+    """Runs whole chunks in a `fori_loop`, and what remains in one smaller call: any size is exact."""
     program = streaming.program
     setting = Setting(program, env, loop.steps, form)
     if form is Form.LANES:
         lanes = lane_tasks(program, loop)
         setting = Setting(program, env, loop.steps, form, lanes, turned_outside(streaming, lanes, env))
     trips, rest = divmod(loop.steps, chunk)
-    carries = tuple(_init(program, sink, env) for sink in loop.sinks)
+    blocks = trips + bool(rest)
 
-    def body(i: Any, carries: Any) -> Any:
-        return _iteration(Chunk(setting, i * np.int32(chunk), chunk), loop, carries)
+    def whole_chunks(carries: Carries) -> Carries:
+        def body(i: Any, carries: Carries) -> Carries:
+            block = np.int32(trips - 1) - i if loop.reverse else i
+            return _iteration(setting, loop, block, block * np.int32(chunk), chunk, carries, kept)
 
-    if trips == 1:
-        carries = body(np.int32(0), carries)
-    elif trips > 1:
-        carries = lax.fori_loop(np.int32(0), np.int32(trips), body, carries)
-    if rest:
-        carries = _iteration(Chunk(setting, np.int32(trips * chunk), rest), loop, carries)
+        if trips < 2:
+            return body(np.int32(0), carries) if trips else carries
+        return lax.fori_loop(np.int32(0), np.int32(trips), body, carries)
+
+    def remainder(carries: Carries) -> Carries:
+        if not rest:
+            return carries
+        return _iteration(setting, loop, np.int32(trips), np.int32(trips * chunk), rest, carries, kept)
+
+    first, then = (remainder, whole_chunks) if loop.reverse else (whole_chunks, remainder)
+    carries = then(first(tuple(_init(program, loop, sink, env, blocks) for sink in loop.sinks)))
     for sink, carry in zip(loop.sinks, carries, strict=True):
-        env.update(zip(sink_vars(sink), _finish(program, sink, carry), strict=True))
+        if isinstance(sink, Carried):
+            state, kept[sink.task] = carry
+            env.update((var, state[i]) for i, var in sink.outvars)
+        else:
+            env.update(zip(sink_vars(sink), _finish(program, sink, carry), strict=True))
 
 
-def _init(program: Program, sink: Sink, env: Env) -> tuple[Any, ...]:
-    if isinstance(sink, Stack):
+def _init(program: Program, loop: LoopPlan, sink: Sink, env: Env, blocks: int) -> Any:
+    if isinstance(sink, (Stack, Same)):
         aval = aval_of(sink.var)
         return (jnp.zeros(aval.shape, aval.dtype),)
     eqn = program.eqns[sink.task.eqn]
+    if isinstance(sink, Carried):
+        operands = [_value(env, a) if extent is None else None for a, extent in sink.task.reads(program)]
+        state = SEQUENTIAL[eqn.primitive.name].init(eqn, sink.task, operands)
+        saved = state if sink.task in loop.saves else ()
+        return state, tuple(jnp.zeros((blocks, *jnp.shape(s)), jnp.result_type(s)) for s in saved)
+    if _is_share(sink):
+        return (jnp.zeros(aval_of(sink.outvars[0]).shape, aval_of(sink.outvars[0]).dtype),)
     return combiner(sink).init(eqn, _value(env, eqn.invars[0]) if _accumulates_into(sink) else None)
 
 
 def _finish(program: Program, sink: Sink, carry: tuple[Any, ...]) -> Sequence[Any]:
-    return carry if isinstance(sink, Stack) else combiner(sink).finish(program.eqns[sink.task.eqn], carry)
+    if isinstance(sink, Fold) and not _is_share(sink):
+        return combiner(sink).finish(program.eqns[sink.task.eqn], carry)
+    return carry
+
+
+def _is_share(sink: Sink) -> bool:
+    """True for a sum that the task itself has made a share of; other folds are made from the task's operands."""
+    return isinstance(sink, Fold) and sink.task.factor is not None and sink.task.factor.fold is None
 
 
 def _accumulates_into(sink: Fold) -> bool:
     return sink.task.factor is not None and sink.task.factor.fold == "scatter"
 
 
-def _iteration(chunk: Chunk, loop: LoopPlan, carries: Sequence[Any]) -> tuple[Any, ...]:
+def _iteration(
+    setting: Setting, loop: LoopPlan, block: Any, start: Any, steps: int, carries: Carries, kept: Kept
+) -> Carries:
     """One chunk: the body's tasks in program order, then each sink's carry brought up to date."""
-    folds = {sink.task: (i, sink) for i, sink in enumerate(loop.sinks) if isinstance(sink, Fold)}
+    states = {task: tuple(s[block] for s in kept[task]) for task in loop.replays}
+    states.update((s.task, carry[0]) for s, carry in zip(loop.sinks, carries, strict=True) if isinstance(s, Carried))
+    chunk = Chunk(setting, start, steps, states)
+    folds = {s.task: (i, s) for i, s in enumerate(loop.sinks) if isinstance(s, Fold) and not _is_share(s)}
     updated = list(carries)
     for task in loop.body:
         if task in folds:
@@ -96,4 +134,16 @@ def _iteration(chunk: Chunk, loop: LoopPlan, carries: Sequence[Any]) -> tuple[An
     for i, sink in enumerate(loop.sinks):
         if isinstance(sink, Stack):
             updated[i] = (chunk.write(sink, carries[i][0]),)
+        elif isinstance(sink, Same):
+            updated[i] = (chunk.value(sink.var, None),)
+        elif isinstance(sink, Carried):
+            saved = zip(carries[i][1], states[sink.task], strict=False)
+            updated[i] = chunk.states[sink.task], tuple(_put(kept, block, state) for kept, state in saved)
+        elif _is_share(sink):
+            updated[i] = (lax.add(carries[i][0], chunk.value(sink.outvars[0], Share(sink.task.steps))),)
     return tuple(updated)
+
+
+def _put(kept: Any, block: Any, state: Any) -> Any:
+    """`kept` with the state before one chunk in its place."""
+    return lax.dynamic_update_index_in_dim(kept, state, block, 0)

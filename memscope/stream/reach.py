@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import TypeVar
 
 from jax.extend import core as jex_core
 
-from ..axes import Factor, factors
+from ..axes import At, Factor, factors
 from ..axes.windows import shifted_axes
 from ..program import Program, is_var
-from .diagonal import diagonal_factors
 
 Place = tuple[jex_core.Var, int]
 """An axis of an intermediate."""
 
 REACH_LIMIT = 100_000
 
+SPECIAL: dict[str, Callable[[Program, int], tuple[Factor, ...]]] = {}
+"""Factors that it takes more than the eqn's own shapes and params to see: (program, eqn) -> factors."""
 
-@functools.lru_cache(maxsize=8)
+
+def special(*names: str) -> Callable[[_Rule], _Rule]:
+    """Registers such factors for the named primitives."""
+
+    def register(rule: _Rule) -> _Rule:
+        SPECIAL.update(dict.fromkeys(names, rule))
+        return rule
+
+    return register
+
+
+_Rule = TypeVar("_Rule", bound=Callable[[Program, int], tuple[Factor, ...]])
+
+
+@functools.lru_cache(maxsize=512)
 def axis_map(program: Program) -> AxisMap:
     """The axis map of a program, made once."""
     return AxisMap(program)
@@ -36,7 +53,9 @@ class AxisMap:
         """The factors that an eqn can be computed along."""
         if index not in self._factors:
             eqn = self.program.eqns[index]
-            self._factors[index] = (*diagonal_factors(self.program, index), *factors(eqn))
+            rule = SPECIAL.get(eqn.primitive.name)
+            beyond = () if rule is None else rule(self.program, index)
+            self._factors[index] = (*beyond, *factors(eqn))
             self._joints[index] = (*self._factors[index], *shifted_axes(eqn))
         return self._factors[index]
 
@@ -44,7 +63,7 @@ class AxisMap:
         """The factor behind one axis of one result; None where the axis has none."""
         for factor in self.factors(index):
             at = factor.outs[out]
-            if at is not None and at.axis == axis:
+            if isinstance(at, At) and at.axis == axis:
                 return factor
         return None
 
@@ -53,18 +72,18 @@ class AxisMap:
         self.factors(index)
         return self._joints[index]
 
-    def reach(self, seed: Place) -> dict[jex_core.Var, set[int]]:
+    def reach(self, seed: Place, through: jex_core.Var | None = None) -> dict[jex_core.Var, set[int]]:
         """The axes that one factor after another connects to the seed's.
 
-        Arguments are reached but not passed: two computations that only share an input need not be
-        streamed together.
+        Arguments are reached but not passed, other than `through`: two computations that only share an input
+        need not be streamed together.
         """
         found: dict[jex_core.Var, set[int]] = {seed[0]: {seed[1]}}
         pending, count = [seed], 0
         while pending and count < REACH_LIMIT:
             count += 1
             place = pending.pop()
-            if place[0] in self._fixed:
+            if place[0] in self._fixed and place[0] is not through:
                 continue
             for near in self._neighbours(place):
                 axes = found.setdefault(near[0], set())
@@ -82,6 +101,6 @@ class AxisMap:
             eqn = self.program.eqns[index]
             for factor in self._joined(index):
                 ends = [*zip(eqn.invars, factor.ins, strict=True), *zip(eqn.outvars, factor.outs, strict=True)]
-                if any(atom is var and at is not None and at.axis == axis for atom, at in ends):
-                    near += [(a, at.axis) for a, at in ends if at is not None and is_var(a)]
+                if any(atom is var and isinstance(at, At) and at.axis == axis for atom, at in ends):
+                    near += [(a, at.axis) for a, at in ends if isinstance(at, At) and is_var(a)]
         return near

@@ -87,7 +87,7 @@ def reduces_lanes(program: Program, reduction: jex_core.JaxprEqn) -> bool:
     )
 
 
-def in_blocks(eqn: jex_core.JaxprEqn, value: Any, tag: str) -> Any:
+def in_blocks(eqn: jex_core.JaxprEqn, value: Any, tag: str | None) -> Any:
     """The reduction of `value` in blocks of at most 32 of its longest axis, of equal size as far as that goes."""
     axis = max((int(a) for a in eqn.params["axes"]), key=lambda a: value.shape[a])
     length = value.shape[axis]

@@ -28,7 +28,27 @@ class Fold:
     task: Task
 
 
-Sink = Stack | Fold
+@dataclasses.dataclass(frozen=True)
+class Same:
+    """A result that every iteration computes whole, and all alike: the last one is kept."""
+
+    var: jex_core.Var
+    task: Task
+
+
+@dataclasses.dataclass(frozen=True)
+class Carried:
+    """A task whose steps depend on each other: its state goes from iteration to iteration.
+
+    Attributes:
+      outvars: the parts of the last state that are results, each with its place in the state.
+    """
+
+    outvars: tuple[tuple[int, jex_core.Var], ...]
+    task: Task
+
+
+Sink = Stack | Fold | Same | Carried
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +59,18 @@ class LoopPlan:
       sinks: what it leaves behind.
       body: the tasks of one iteration, in the program's order.
       level: loops of a level depend on those of lower levels only.
+      reverse: it runs from the last step to the first.
+      saves: carried tasks of this loop whose state it keeps at the start of each chunk.
+      replays: carried tasks of other loops, run again chunk by chunk from the states kept there.
     """
 
     steps: int
     sinks: tuple[Sink, ...]
     body: tuple[Task, ...]
     level: int
+    reverse: bool = False
+    saves: tuple[Task, ...] = ()
+    replays: tuple[Task, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +90,7 @@ class Streaming:
       streamed: the intermediates that never exist whole.
       remade: those that any loop computes for itself.
       order: ordinary eqns (by index) and loops, as they run.
+      tied: loops that have to take the same chunks, as one replays what another keeps the states of.
       obstacles: why the others that were asked for are not streamed.
     """
 
@@ -73,8 +100,11 @@ class Streaming:
     loops: tuple[LoopPlan, ...]
     order: tuple[int | LoopPlan, ...]
     obstacles: tuple[Obstacle, ...]
+    tied: tuple[tuple[LoopPlan, ...], ...] = ()
 
 
 def sink_vars(sink: Sink) -> tuple[jex_core.Var, ...]:
     """The vars a sink materialises."""
-    return (sink.var,) if isinstance(sink, Stack) else sink.outvars
+    if isinstance(sink, Carried):
+        return tuple(var for _, var in sink.outvars)
+    return sink.outvars if isinstance(sink, Fold) else (sink.var,)

@@ -6,15 +6,19 @@ import dataclasses
 
 from jax.extend import core as jex_core
 
-from ..axes import At, Blocked, Factor, Misaligned, Window
+from ..axes import At, Blocked, Extent, Factor, Misaligned, Share, Window
 from ..axes.factor import onto, through
+from ..axes.linear import linear_factors
 from ..axes.table import reason
 from ..axes.windows import WINDOWS
 from ..program import Atom, Program
 from .reach import axis_map
 
-Read = tuple[Atom, Window | None]
-"""An operand and the window of it that is needed; None for all of it."""
+Read = tuple[Atom, Extent]
+"""An operand and how much of it is needed."""
+
+SUMS = frozenset({"add", "dot"})
+"""Folds whose partial results add up: they are shares of the whole."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,31 +43,48 @@ class Task:
             return list(zip(invars, WINDOWS[eqn.primitive.name](eqn, *self.placed), strict=True))
         if self.factor is None:
             return [(atom, None) for atom in invars]
-        reads = [(atom, self._window(at)) for atom, at in zip(invars, self.factor.ins, strict=True)]
+        reads = [(atom, self._extent(at)) for atom, at in zip(invars, self.factor.ins, strict=True)]
         return reads[1:] if self.factor.fold == "scatter" else reads
 
-    def results(self, program: Program) -> list[tuple[jex_core.Var, Window | None]]:
-        """The results that it computes, each with its window; None for all of it."""
+    def results(self, program: Program) -> list[tuple[jex_core.Var, Extent]]:
+        """The results that it computes, and how much of each."""
         outvars = program.eqns[self.eqn].outvars
         if self.placed is not None:
             return [(outvars[self.placed[0]], self.placed[1])]
         if self.factor is None:
             return [(var, None) for var in outvars]
-        return [(var, self._window(at)) for var, at in zip(outvars, self.factor.outs, strict=True)]
+        if self.factor.fold in SUMS:
+            return [(var, Share(self.steps)) for var in outvars]
+        return [(var, self._extent(at)) for var, at in zip(outvars, self.factor.outs, strict=True)]
 
-    def _window(self, at: At | None) -> Window | None:
+    @property
+    def steps(self) -> int:
+        """Steps of the loop that runs through all of its factor."""
+        assert self.factor is not None
+        return self.factor.size // self.scale
+
+    def _extent(self, at: At | Share | None) -> Extent:
+        if isinstance(at, Share):
+            return Share(at.steps // self.scale)
         return None if at is None else onto(at, self.scale, self.shift)
 
 
-def task_for(program: Program, var: jex_core.Var, window: Window | None) -> Task:
-    """The task that computes a window of an intermediate.
+def tasks_for(program: Program, var: jex_core.Var, extent: Extent) -> list[Task]:
+    """The tasks that compute so much of an intermediate: any one of them will do, the first is the best.
 
     Raises:
-      Blocked: the eqn can't compute its result window by window along that axis.
+      Blocked: the eqn can't compute its result so.
     """
     index = program.producer[var]
-    if window is None:
-        return Task(index)
+    if extent is None:
+        return [Task(index)]
+    if isinstance(extent, Share):
+        return _share_tasks(program, var, extent)
+    return [_window_task(program, var, extent)]
+
+
+def _window_task(program: Program, var: jex_core.Var, window: Window) -> Task:
+    index = program.producer[var]
     eqn = program.eqns[index]
     out = eqn.outvars.index(var)
     factor = axis_map(program).find(index, out, window.axis)
@@ -74,9 +95,26 @@ def task_for(program: Program, var: jex_core.Var, window: Window | None) -> Task
         task.reads(program)
         return task
     at = factor.outs[out]
-    assert at is not None
+    assert isinstance(at, At)
     scale, shift = through(at, window)
+    if factor.carried and (scale, shift) != (1, 0):
+        raise Blocked("its steps run one after the other, so that none can be taken out of turn")
+    if shift and any(isinstance(at, Share) for at in (*factor.ins, *factor.outs)):
+        raise Blocked("it sums over these rows, so that each has to be taken once")
     return Task(index, factor, scale, shift)
+
+
+def _share_tasks(program: Program, var: jex_core.Var, share: Share) -> list[Task]:
+    """A partial sum over a factor of as many steps, else what linearity makes of shares of the operands."""
+    index = program.producer[var]
+    eqn = program.eqns[index]
+    out = eqn.outvars.index(var)
+    summed = [
+        Task(index, factor, factor.size // share.steps)
+        for factor in axis_map(program).factors(index)
+        if factor.size % share.steps == 0 and (factor.fold in SUMS or isinstance(factor.outs[out], Share))
+    ]
+    return [*summed, *(Task(index, factor) for factor in linear_factors(eqn, share.steps)), Task(index)]
 
 
 def fold_task(index: int, factor: Factor, scale: int = 1) -> Task:
