@@ -35,6 +35,9 @@ EXPENSIVE = frozenset(
 FUSIBLE = CHEAP | {"dynamic_slice", "gather"}
 ABSORBING = FUSIBLE | frozenset(COMBINERS) | {"dynamic_update_slice"}
 
+WHILE_TRIPS = 10.0
+"""A guess: how often a `while` loop runs is known when it has run."""
+
 REDUCE_WINDOW = 32
 """XLA CPU turns a reduction over more elements into reduce-windows, which read a materialised operand."""
 
@@ -353,12 +356,12 @@ def _size(atom: Atom) -> int:
 
 
 def _inner(eqn: Eqn) -> tuple[Estimate, float] | None:
-    """The estimate of an eqn's body and how often it runs; a while loop's trips are unknown and count as one."""
+    """The estimate of an eqn's body and how often it runs."""
     name, params = eqn.primitive.name, eqn.params
     if name == "scan":
         return _estimate_body(params["jaxpr"]), float(params["length"])
     if name == "while":
-        return _estimate_body(params["body_jaxpr"]), 1.0
+        return _estimate_body(params["body_jaxpr"]), WHILE_TRIPS
     if name == "cond":
         return max((_estimate_body(b) for b in params["branches"]), key=lambda e: e.temp_bytes), 1.0
     called = params.get("jaxpr") or params.get("call_jaxpr")

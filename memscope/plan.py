@@ -197,7 +197,7 @@ class Request:
         return request.plan(limit, best_effort=True)
 
     def _plan(self, found: Found, limit_bytes: int, fits: bool) -> Plan:
-        search, program = self.search, self.search.program
+        search, program = self.search, found.program
         candidate = found.candidate
         rewritten = program.closed if candidate is None else candidate.closed
         original = dynamic_only(self.fn, self.signature.static)
@@ -319,9 +319,12 @@ def _limit_error(lowest: Plan, search: Search) -> LimitError:
 
 def _loops(candidate: Candidate) -> tuple[Loop, ...]:
     """The loops as a person sees them: what XLA fuses away is no stream, and one chunk is no loop."""
+    inner = [loop for body in candidate.bodies for loop in _loops(body)]
+    if candidate.structure is None:
+        return tuple(inner)
     streaming = candidate.structure.streaming
     described = [_describe(streaming.program, streaming.remade, *item) for item in candidate.chunks.items()]
-    return tuple(loop for loop in described if loop.trips > 1) or tuple(described)
+    return (*(loop for loop in described if loop.trips > 1), *inner) or tuple(described)
 
 
 def _describe(program: Program, remade: frozenset[Any], loop: LoopPlan, chunk: int) -> Loop:

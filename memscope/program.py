@@ -11,6 +11,8 @@ import jax
 from jax.extend import core as jex_core
 from jax.tree_util import PyTreeDef
 
+from ._jax_private import user_line
+
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
@@ -68,10 +70,14 @@ class Program:
         avals = map(aval_of, self.jaxpr.invars)
         return [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
 
-    def source_of(self, var: jex_core.Var) -> str | None:
-        """The user's own line ("file.py:12") that computes `var`; None for arguments and constants."""
-        index = self.producer.get(var)
-        return None if index is None else self.sources[index]
+    def rewritten(self, closed: jex_core.ClosedJaxpr) -> Program:
+        """The same function with another flat jaxpr that computes it."""
+        return dataclasses.replace(self, closed=closed, sources=source_lines(closed))
+
+
+def source_lines(closed: jex_core.ClosedJaxpr) -> tuple[str | None, ...]:
+    """The user's own line of each eqn."""
+    return tuple(user_line(eqn.source_info) for eqn in closed.jaxpr.eqns)
 
 
 def is_var(atom: Any) -> TypeIs[jex_core.Var]:

@@ -14,21 +14,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import jax
 from jax.extend import core as jex_core
 
 from .axes import Window
 from .axes.factor import shape_of
 from .compile import Build, Compiled, compile_flat, compile_program
 from .cost import Estimate, estimate
-from .evaluate import precision_of
-from .inline import inline
+from .inside import Place, inner_programs, move_in, with_bodies
 from .program import Program, is_var, nbytes
 from .sizes import format_bytes
 from .stream import Closure, LoopPlan, Obstacle, Streaming, rewrite
 from .stream.carried import state_bytes
 from .stream.reductions import Form, chain, reduces_lanes
 from .target import Target
+from .trace import trace_flat
 
 Var = jex_core.Var
 Hints = dict[Var, set[int]]
@@ -48,6 +47,9 @@ WORTH_SHARING = 1 / 4
 CAPTURED_FROM = 256 << 10
 """Bytes of captured arrays that are worth a word, as XLA evaluates at compile time what depends on them alone."""
 
+BODY_SHARES = (0.6, 0.25, 0.0)
+"""How much of the room under a limit is tried for what happens inside a loop."""
+
 MARGIN = 0.97
 """How much of the limit an estimate may fill before it is not even tried."""
 
@@ -63,19 +65,31 @@ class Structure:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:
-    """A structure with its chunks, traced and estimated."""
+    """A rewritten program, traced and estimated.
 
-    structure: Structure
-    chunk_bytes: int
-    chunks: Mapping[LoopPlan, int]
+    Attributes:
+      structure, chunk_bytes, chunks: its loops and their chunks; None where only bodies are rewritten.
+      bodies: what loops and branches of the program have got as their bodies.
+    """
+
     closed: jex_core.ClosedJaxpr
     estimate: Estimate
+    structure: Structure | None
+    chunk_bytes: int = 0
+    chunks: Mapping[LoopPlan, int] = dataclasses.field(default_factory=dict)
+    bodies: tuple[Candidate, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Found:
-    """A candidate as XLA accounts for it; `candidate` is None for the program as written."""
+    """A candidate as XLA accounts for it.
 
+    Attributes:
+      program: what its eqns are the eqns of, or were before they were streamed.
+      candidate: None for the program as written.
+    """
+
+    program: Program
     candidate: Candidate | None
     compiled: Compiled
 
@@ -129,7 +143,7 @@ class Search:
         """
         plain, reference = self.builds[Build.PLAIN], self.builds[Build.REFERENCE]
         order = (plain, reference) if 2 * plain.temp_bytes < reference.temp_bytes else (reference, plain)
-        return next((Found(None, build) for build in order if build.bound_bytes <= limit), None)
+        return next((Found(self.program, None, build) for build in order if build.bound_bytes <= limit), None)
 
     # Under a limit.
 
@@ -139,22 +153,76 @@ class Search:
         if unchanged is not None:
             return unchanged, True
         best, fits = self._descend(limit)
-        if fits or self.floor.peak_bytes > limit:
-            return (best, True) if fits else (self.floor, False)
+        if fits:
+            return best, True
+        inside = self._inside(limit)
+        if inside is not None and inside.peak_bytes <= limit:
+            return inside, True
+        if self.floor.peak_bytes > limit:
+            return self.floor, False
         # The way down that looks best for this limit ended above it; the one to the floor does not.
-        assert self.floor.candidate is not None
-        again = self._best_of([self.floor.candidate.structure], limit)
+        candidate = self.floor.candidate
+        if candidate is None or candidate.structure is None or candidate.bodies:
+            return self.floor, True
+        again = self._best_of([candidate.structure], limit)
         return (again if again.peak_bytes <= limit else self.floor), True
 
     @functools.cached_property
     def floor(self) -> Found:
         """The lowest that can be reached."""
         lowest, _ = self._descend(1)
-        return min((lowest, *self._confirmed.values()), key=lambda found: found.peak_bytes)
+        inside = self._inside(1)
+        found = [lowest, *self._confirmed.values(), *([] if inside is None else [inside])]
+        return min(found, key=lambda found: found.peak_bytes)
+
+    # Inside loops and branches.
+
+    @functools.cached_property
+    def _bodies(self) -> tuple[Program, dict[Place, Search]]:
+        """The program with large loop constants moved into the bodies, and a search for each body worth one."""
+        worth = self.original_estimate.temp_bytes // 32
+        moved = move_in(self.program, self.target, max(1, worth))
+        bodies = {
+            place: Search(body, self.target, self.progress)
+            for place, body in inner_programs(moved).items()
+            if estimate(body.closed).temp_bytes > worth
+        }
+        return moved, bodies
+
+    def _inside(self, limit: int) -> Found | None:
+        """The best with the bodies of loops and branches rewritten; None where there is none worth it."""
+        moved, bodies = self._bodies
+        lowest: Found | None = None
+        for share in BODY_SHARES if bodies else ():
+            room = int(share * (limit - self._fixed_bytes))
+            made = {place: search._body_within(room) for place, search in bodies.items()}
+            rewritten = {place: candidate for place, candidate in made.items() if candidate is not None}
+            if not rewritten:
+                continue
+            closed = {place: candidate.closed for place, candidate in rewritten.items()}
+            program = with_bodies(moved, self.target, closed)
+            outer = Search(program, self.target, self.progress)
+            found = outer._around(limit, tuple(rewritten.values()))
+            if lowest is None or found.peak_bytes < lowest.peak_bytes:
+                lowest = found
+            if found.peak_bytes <= limit:
+                break
+        return lowest
+
+    def _body_within(self, room: int) -> Candidate | None:
+        """This program, a body, rewritten so that its temporaries take no more than `room`, or as little as can be."""
+        found, _ = self.run(self._fixed_bytes + max(1, room))
+        return found.candidate
+
+    def _around(self, limit: int, bodies: tuple[Candidate, ...]) -> Found:
+        """This program, some of whose bodies are rewritten, within a limit; the lowest where it does not fit."""
+        found = self.as_written(limit) or self._descend(limit)[0]
+        candidate = found.candidate or Candidate(self.program.closed, self.original_estimate, None)
+        return dataclasses.replace(found, candidate=dataclasses.replace(candidate, bodies=bodies))
 
     def _descend(self, limit: int) -> tuple[Found, bool]:
         """Round after round, what looks best for a limit; and whether it fits."""
-        lowest = Found(None, min(self.builds.values(), key=lambda c: c.bound_bytes))
+        lowest = Found(self.program, None, min(self.builds.values(), key=lambda c: c.bound_bytes))
         state: Structure | None = None
         for _ in range(ROUNDS):
             grown = self.grow(state)
@@ -211,6 +279,7 @@ class Search:
         narrow: Found | None = None
         tries = 0
         for option in options:
+            assert option.structure is not None
             if option.chunk_bytes > largest[option.structure] or tries == CONFIRMATIONS:
                 continue
             tries += 1
@@ -235,7 +304,7 @@ class Search:
             self.progress(f"compiling with {_loops(candidate)} in chunks of {chunks}")
             run = jex_core.jaxpr_as_fun(candidate.closed)
             compiled = compile_flat(run, self.program, Build.REFERENCE, self.target)
-            self._confirmed[candidate] = Found(candidate, compiled)
+            self._confirmed[candidate] = Found(self.program, candidate, compiled)
         return self._confirmed[candidate]
 
     # Structures.
@@ -291,20 +360,14 @@ class Search:
         key = (structure, chunk_bytes, form)
         if key not in self._candidates:
             chunks = chunks_of(structure.streaming, chunk_bytes)
-            closed = trace_flat(rewrite(structure.streaming, chunks, form), self.program, self.target)
-            self._candidates[key] = Candidate(structure, chunk_bytes, chunks, closed, estimate(closed))
+            closed = trace_flat(rewrite(structure.streaming, chunks, form), self.program, self.target.platform)
+            self._candidates[key] = Candidate(closed, estimate(closed), structure, chunk_bytes, chunks)
         return self._candidates[key]
 
     @property
     def _chunk_sizes(self) -> tuple[int, ...]:
         """Fewer to choose among where each takes long to trace."""
         return CHUNKS if len(self.program.eqns) < LARGE_PROGRAM else CHUNKS[::2]
-
-
-def trace_flat(run: Callable[..., Any], program: Program, target: Target) -> jex_core.ClosedJaxpr:
-    """The flat jaxpr of a function of `program`'s flat arguments."""
-    with precision_of(program):
-        return inline(jax.jit(run).trace(*program.argument_shapes).jaxpr, target.platform)
 
 
 def chunks_of(streaming: Streaming, chunk_bytes: int) -> dict[LoopPlan, int]:

@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._jax_private import user_line
 from .arguments import positional_names, static_values
 from .errors import ArgumentError
+from .evaluate import precision_of
 from .inline import has_custom_derivatives, inline
-from .program import Program
+from .program import Program, source_lines
 from .target import Target
 
 RESERVED = ("limit", "target", "best_effort", "static_argnums", "static_argnames", "donate_argnums", "progress")
@@ -58,12 +58,18 @@ def trace(
         closed=closed,
         in_tree=jax.tree.structure(traced.args_info),
         out_tree=jax.tree.structure(traced.out_info),
-        sources=tuple(user_line(eqn.source_info) for eqn in closed.jaxpr.eqns),
+        sources=source_lines(closed),
         argument_names=tuple(names[i] if i < len(names) and names[i] else f"arg{i}" for i in range(len(infos))),
         donated=tuple(info.donated for _, info in infos),
         x64=bool(jax.config.read("jax_enable_x64")) or _has_64_bits(closed),
         custom_derivatives=has_custom_derivatives(traced.jaxpr.jaxpr),
     )
+
+
+def trace_flat(run: Callable[..., Any], program: Program, platform: str) -> Any:
+    """The flat jaxpr of a function of `program`'s flat arguments."""
+    with precision_of(program):
+        return inline(jax.jit(run).trace(*program.argument_shapes).jaxpr, platform)
 
 
 def function_name(fn: Callable[..., Any]) -> str:

@@ -19,7 +19,7 @@ from jax.extend import core as jex_core
 from .._jax_private import scan_operands
 from ..axes import At, Extent, Factor, Share, Window
 from ..axes.factor import shape_of
-from ..program import Program, is_var
+from ..program import Program, is_var, source_lines
 from .needs import Needs
 from .reach import axis_map, special
 from .structure import Obstacle
@@ -79,10 +79,10 @@ def body_program(closed: jex_core.ClosedJaxpr) -> Program:
         closed=closed,
         in_tree=tree,
         out_tree=tree,
-        sources=(None,) * len(closed.jaxpr.eqns),
+        sources=source_lines(closed),
         argument_names=("",) * len(closed.jaxpr.invars),
         donated=(False,) * len(closed.jaxpr.invars),
-        x64=True,
+        x64=False,
     )
 
 

@@ -1,0 +1,144 @@
+"""What happens inside a loop: the body of a `scan` or a `while`, or a branch, as a program of its own.
+
+A large array that a loop only reads, as the cost matrix of Sinkhorn iterations or the kernel of conjugate
+gradients, is kept for all its iterations. Made inside the body instead, it can be streamed there like any other
+intermediate, at the price of making it again in each iteration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jax.extend import core as jex_core
+
+from .axes.reduction import COMBINERS
+from .cost import CHEAP
+from .evaluate import TAG, bind
+from .program import Program, is_var, nbytes
+from .stream.control import FRAMES, RUNNERS, Frame, frame_of
+from .target import Target
+from .trace import trace_flat
+
+Var = jex_core.Var
+ClosedJaxpr = jex_core.ClosedJaxpr
+Place = tuple[int, int]
+"""An eqn, and which of its bodies."""
+
+MOVABLE = CHEAP | frozenset(COMBINERS) | {"dot_general", "gather", "select_n"}
+"""What may be computed again in each iteration: nothing that takes much longer than to read its result."""
+
+SMALL = 1 / 4
+"""An array of less than this fraction of the one that is made from it is read from outside the loop."""
+
+
+def inner_programs(program: Program) -> dict[Place, Program]:
+    """The bodies of a program's loops and branches."""
+    return {
+        (index, which): dataclasses.replace(body, x64=program.x64, name=f"{program.name}: {eqn.primitive.name} body")
+        for index, eqn in enumerate(program.eqns)
+        if eqn.primitive.name in FRAMES
+        for which, body in enumerate(frame_of(eqn).bodies)
+    }
+
+
+def move_in(program: Program, target: Target, at_least: int) -> Program:
+    """The program with what makes the large arrays that its loops only read moved into their bodies.
+
+    Args:
+      at_least: bytes from which an array is large.
+    """
+    moved = {
+        index: cones
+        for index, eqn in enumerate(program.eqns)
+        if eqn.primitive.name in FRAMES and (cones := _cones(program, frame_of(eqn), eqn, at_least))
+    }
+    return _retraced(program, target, moved, {}) if moved else program
+
+
+def with_bodies(program: Program, target: Target, bodies: Mapping[Place, ClosedJaxpr]) -> Program:
+    """The program with some bodies replaced by others that compute the same."""
+    return _retraced(program, target, {}, bodies)
+
+
+Cones = dict[int, list[int]]
+"""For an operand of a loop's bodies, by position, the eqns that make it."""
+
+
+def _cones(program: Program, frame: Frame, eqn: jex_core.JaxprEqn, at_least: int) -> Cones:
+    cones = {}
+    for position, operand in enumerate(frame.operands):
+        atom = eqn.invars[operand]
+        is_read_only = position not in frame.ties and position not in frame.stacked_ins
+        if is_read_only and is_var(atom) and nbytes(atom) >= at_least:
+            cone = _cone(program, atom)
+            if cone:
+                cones[position] = cone
+    return cones
+
+
+def _cone(program: Program, var: Var) -> list[int]:
+    """The eqns that make `var` from small arrays; none where some of them should not run again."""
+    cone: set[int] = set()
+    pending = [var]
+    while pending:
+        index = program.producer.get(pending.pop())
+        if index is None:
+            return []
+        eqn = program.eqns[index]
+        if eqn.primitive.name not in MOVABLE or eqn.effects:
+            return []
+        if index not in cone:
+            cone.add(index)
+            pending += [a for a in eqn.invars if is_var(a) and nbytes(a) >= SMALL * nbytes(var)]
+    return sorted(cone)
+
+
+def _retraced(
+    program: Program, target: Target, moved: Mapping[int, Cones], bodies: Mapping[Place, ClosedJaxpr]
+) -> Program:
+    changed = {*moved, *(index for index, _ in bodies)}
+
+    def run(*args: Any) -> list[Any]:
+        env: dict[Var, Any] = dict(zip(program.jaxpr.constvars, program.closed.consts, strict=True))
+        env.update(zip(program.jaxpr.invars, args, strict=True))
+        for index, eqn in enumerate(program.eqns):
+            values = _values(env, eqn)
+            if index in changed:
+                body = _body(program, index, env, moved.get(index, {}), bodies)
+                outs = RUNNERS[eqn.primitive.name](eqn, values, body)
+            else:
+                outs = bind(eqn, values, f"{TAG}{index}")
+            env.update(zip(eqn.outvars, outs, strict=True))
+        return [env[a] if is_var(a) else a.val for a in program.jaxpr.outvars]
+
+    run.__name__ = program.name
+    return program.rewritten(trace_flat(run, program, target.platform))
+
+
+def _body(
+    program: Program, index: int, env: Mapping[Var, Any], cones: Cones, bodies: Mapping[Place, ClosedJaxpr]
+) -> Callable[[int, Sequence[Any]], list[Any]]:
+    """The body of a loop as a function of what `RUNNERS` gives it, with what is moved into it."""
+    eqn = program.eqns[index]
+    frame = frame_of(eqn)
+
+    def body(which: int, values: Sequence[Any]) -> list[Any]:
+        given = list(values)
+        for position, cone in cones.items():
+            local = dict(env)
+            for each in cone:
+                made = program.eqns[each]
+                local.update(zip(made.outvars, bind(made, _values(local, made)), strict=True))
+            moved = eqn.invars[frame.operands[position]]
+            assert is_var(moved)
+            given[position] = local[moved]
+        closed = bodies.get((index, which), frame.bodies[which].closed)
+        return list(jex_core.jaxpr_as_fun(closed)(*given))
+
+    return body
+
+
+def _values(env: Mapping[Var, Any], eqn: jex_core.JaxprEqn) -> list[Any]:
+    return [env[a] if is_var(a) else a.val for a in eqn.invars]
