@@ -8,6 +8,7 @@ all that the rest of memscope needs to know about a primitive.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 
@@ -48,6 +49,13 @@ class Factor:
     outs: tuple[At | Share | None, ...]
     fold: str | None = None
     carried: str | None = None
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.size, self.ins, self.outs, self.fold, self.carried))
+
+    def __hash__(self) -> int:  # kept, as a search asks for it millions of times
+        return self._hash
 
 
 @dataclasses.dataclass(frozen=True)

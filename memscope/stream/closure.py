@@ -107,12 +107,17 @@ class _Attempt:
 
     def _own_carried(self) -> None:
         """A sink for every carried task that some loop needs and none runs in turn yet."""
+        if not any(f.carried for index in self._producers() for f in self.closure.axes.factors(index)):
+            return
         owned = {sink.task for sink in self.sinks if isinstance(sink, Carried)}
         for sink in self.sinks:  # grows on the way: what one carried task needs may be carried itself
             for task in (sink.task, *self.needs.closure(self.needs.of(sink.task))):
                 if task.factor is not None and task.factor.carried and task not in owned:
                     owned.add(task)
                     self.sinks.append(Carried((), task))
+
+    def _producers(self) -> set[int]:
+        return {self.program.producer[v] for v in self.streamed}
 
     def _choose_for(self, index: int, left: list[Var]) -> list[Obstacle]:
         options, blocked = self._options(index, left)

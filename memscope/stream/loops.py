@@ -47,6 +47,7 @@ class _Arrangement:
         self.streamed = streamed
         self.remade = remade
         self.bodies = {sink: self._body(sink) for sink in sinks}
+        self.leaves = {sink: self._leaves(body) for sink, body in self.bodies.items()}
         self.owners = {sink.task: sink for sink in sinks if isinstance(sink, Carried)}
         self.levels, self._available = self._levels()
 
@@ -55,9 +56,7 @@ class _Arrangement:
         return {sink.task: None, **dict.fromkeys(self.needs.closure(self.needs.of(sink.task)))}
 
     def _leaves(self, body: Iterable[Task]) -> set[Demand]:
-        return {
-            (a, e) for task in body for a, e in task.reads(self.program) if is_var(a) and not self.needs.inside(a)
-        } | {
+        return {(a, e) for task in body for a, e in self.needs.all_of(task) if not self.needs.inside(a)} | {
             (table, None)
             for task in body
             if task.factor is not None and task.factor.fold == "scatter" and is_var(table := self._table(task))
@@ -81,9 +80,7 @@ class _Arrangement:
         for index, eqn in enumerate(self.program.eqns):
             for sink in by_eqn.get(index, ()):
                 # A slice that the same iteration has just written may be read at once.
-                level = max(
-                    (stacks.get(leaf, ready.get(leaf[0], 0)) for leaf in self._leaves(self.bodies[sink])), default=0
-                )
+                level = max((stacks.get(leaf, ready.get(leaf[0], 0)) for leaf in self.leaves[sink]), default=0)
                 levels[sink] = self._in_turn(sink, level, levels)
                 ready.update(dict.fromkeys(sink_vars(sink), levels[sink] + 1))
                 if isinstance(sink, Stack):
@@ -127,7 +124,7 @@ class _Arrangement:
         groups: list[tuple[int, set[str], set[Task], list[Sink]]] = []
         for sink in sinks:
             steps, tasks, members = _steps(sink), set(self._weighty(self.bodies[sink])), [sink]
-            leaves = self._leaves(self.bodies[sink])
+            leaves = self.leaves[sink]
             tasks |= {s.task for s in sinks if isinstance(s, Stack) and (s.var, s.window) in leaves}
             tasks.add(sink.task)
             directions = self._directions(sink)

@@ -36,10 +36,17 @@ class Needs:
         self.most = 4 * len(program.eqns) + 200
         self._verdicts: dict[Demand, Verdict] = {}
         self._tasks: dict[Demand, Task] = {}
+        self._demands: dict[Task, list[Demand]] = {}
 
     def of(self, task: Task) -> list[Demand]:
         """The demands of a task on what is computed inside."""
-        return [(a, e) for a, e in task.reads(self.program) if is_var(a) and self.inside(a)]
+        return [d for d in self.all_of(task) if self.inside(d[0])]
+
+    def all_of(self, task: Task) -> list[Demand]:
+        """The demands of a task."""
+        if task not in self._demands:
+            self._demands[task] = [(a, e) for a, e in task.reads(self.program) if is_var(a)]
+        return self._demands[task]
 
     def task(self, demand: Demand) -> Task:
         """The task that meets a demand whose verdict is None."""
@@ -47,12 +54,7 @@ class Needs:
 
     def hindrance(self, task: Task) -> Verdict:
         """What stands in the way of a task."""
-        for atom, extent in task.reads(self.program):
-            if is_var(atom):
-                verdict = self.verdict((atom, extent))
-                if verdict is not None:
-                    return verdict
-        return None
+        return next((v for d in self.all_of(task) if (v := self.verdict(d)) is not None), None)
 
     def verdict(self, demand: Demand) -> Verdict:
         """Whether a demand can be met; without recursion, as programs are deep."""
@@ -104,7 +106,7 @@ class Needs:
             return []
         failures: list[Obstacle | Misaligned] = []
         for task in tasks:
-            found = [(d, self._verdicts.get(d, _OPEN)) for d in self._all(task)]
+            found = [(d, self._verdicts.get(d, _OPEN)) for d in self.all_of(task)]
             failed = next((v for _, v in found if isinstance(v, (Obstacle, Misaligned))), None)
             if failed is not None:
                 failures.append(failed)
@@ -117,9 +119,6 @@ class Needs:
             return []
         self._verdicts[demand] = next((f for f in failures if isinstance(f, Misaligned)), failures[0])
         return []
-
-    def _all(self, task: Task) -> list[Demand]:
-        return [(a, e) for a, e in task.reads(self.program) if is_var(a)]
 
 
 _OPEN = object()

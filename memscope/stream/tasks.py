@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from jax.extend import core as jex_core
 
@@ -34,6 +35,13 @@ class Task:
     scale: int = 1
     shift: int = 0
     placed: tuple[int, Window] | None = None
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.eqn, self.factor, self.scale, self.shift, self.placed))
+
+    def __hash__(self) -> int:  # kept, as a search asks for it millions of times
+        return self._hash
 
     def reads(self, program: Program) -> list[Read]:
         """What it needs of each operand. A scatter's table is where its fold starts, not an operand of it."""
