@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,12 +25,13 @@ from .program import Program, is_var, nbytes
 from .sizes import format_bytes
 from .stream import Closure, LoopPlan, Obstacle, Streaming, rewrite
 from .stream.carried import state_bytes
+from .stream.closure import LARGE
 from .stream.reductions import Form, chain, reduces_lanes
 from .target import Target
 from .trace import trace_flat
 
 Var = jex_core.Var
-Hints = dict[Var, set[int]]
+Hints = dict[Var, list[int]]
 Progress = Callable[[str], None]
 
 RANKING_CHUNK = 2 << 20
@@ -60,7 +61,7 @@ class Structure:
 
     streaming: Streaming
     wanted: frozenset[Var]
-    hints: Mapping[Var, set[int]]
+    hints: Mapping[Var, Sequence[int]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -327,23 +328,32 @@ class Search:
                 covered.update((v, a) for v, axes in reached.items() for a in axes)
                 for structure in self._variants(state, var, reached):
                     key = (structure.streaming.streamed, structure.streaming.loops)
-                    if key not in seen:
+                    if structure.streaming.loops and key not in seen:
                         seen.add(key)
                         yield structure
 
-    def _variants(self, state: Structure | None, var: Var, reached: Hints) -> Iterator[Structure]:
+    def _variants(self, state: Structure | None, seed: Var, reached: Hints) -> Iterator[Structure]:
+        """What a seed reaches, each large array cut one way where that is a choice; then less of it."""
         wanted = frozenset(reached) | (state.wanted if state else frozenset())
         hints = _joined(state.hints if state else {}, reached)
-        streaming = self.closure.build(wanted, hints)
+        first = self._structure(wanted, hints, one_way=True)
+        choices = [first]
+        if any(obstacle.across for obstacle in first.streaming.obstacles):
+            choices.append(self._structure(wanted, hints, one_way=False))
+        for structure in choices:
+            yield structure
+            shared = shared_boundary(structure.streaming, int(nbytes(seed) * WORTH_SHARING))
+            if shared:
+                yield self._structure(wanted - shared, hints, structure.streaming.one_way)
+        if len(first.streaming.loops) > 1:
+            large = large_vars(wanted & first.streaming.streamed)
+            yield self._structure(large, hints, one_way=True)
+
+    def _structure(self, wanted: frozenset[Var], hints: Hints, one_way: bool) -> Structure:
+        streaming = self.closure.build(wanted, hints, one_way)
         for obstacle in streaming.obstacles:
             self.obstacles.setdefault(obstacle.var, obstacle)
-        if not streaming.loops:
-            return
-        yield Structure(streaming, wanted, hints)
-        shared = shared_boundary(streaming, int(nbytes(var) * WORTH_SHARING))
-        if shared:
-            fewer = wanted - shared
-            yield Structure(self.closure.build(fewer, hints), fewer, hints)
+        return Structure(streaming, wanted, hints)
 
     def _seed_vars(self, state: Structure | None) -> list[Var]:
         """The largest intermediates that still exist whole: those alive at the peak first."""
@@ -456,10 +466,17 @@ def shared_boundary(streaming: Streaming, at_most: int) -> set[Var]:
     return boundary
 
 
+def large_vars(streamed: frozenset[Var]) -> frozenset[Var]:
+    """The large ones among these: what is made from them is kept, rather than computed in each loop that reads it."""
+    least = LARGE * max((nbytes(v) for v in streamed), default=0)
+    return frozenset(v for v in streamed if nbytes(v) >= least)
+
+
 def _joined(old: Mapping[Var, Iterable[int]], new: Mapping[Var, Iterable[int]]) -> Hints:
-    joined: Hints = {v: set(axes) for v, axes in old.items()}
+    joined: Hints = {v: list(axes) for v, axes in old.items()}
     for v, axes in new.items():
-        joined.setdefault(v, set()).update(axes)
+        known = joined.setdefault(v, [])
+        known += [axis for axis in axes if axis not in known]
     return joined
 
 

@@ -166,9 +166,9 @@ class Chunk:
             return bind(eqn, values, tag, **params)
         if name in FRAMES:
             return self._through(task, values)
-        if name == "gather":
+        if name == "gather" or name.startswith("scatter"):
             first = self.row(task.scale, task.shift)
-            values = [values[0], local_indices(eqn, task.factor, values[1], first)]
+            values = [values[0], local_indices(eqn, task.factor, values[1], first), *values[2:]]
         if name in RESIZE:
             params = {**RESIZE[name](eqn, task.factor, task.scale * self.steps), **params}
         if self.setting.form is not Form.PLAIN and name in JOINS and fusible_operand(self.program, eqn):

@@ -8,11 +8,11 @@ columns of a Gram matrix.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from jax.extend import core as jex_core
 
-from ..axes import At, Blocked, Factor, Misaligned, Share, Window
+from ..axes import At, Blocked, Extent, Factor, Misaligned, Share, Window
 from ..axes.factor import onto, shape_of
 from ..axes.table import reason
 from ..axes.windows import WINDOWS
@@ -29,6 +29,9 @@ Var = jex_core.Var
 Option = Sequence[Sink]
 """Sinks that together leave behind all that an eqn has to: one way to compute them."""
 
+LARGE = 1 / 8
+"""An array of at least this fraction of the largest streamed one is large."""
+
 IN_TURN = "its steps run one after the other, so that its last state takes all of them"
 
 
@@ -41,18 +44,20 @@ class Closure:
         self.generated = generated_vars(program)
         self.relayouts = relayout_vars(program)
 
-    def build(self, streamed: Iterable[Var], hints: Mapping[Var, set[int]]) -> Streaming:
+    def build(self, streamed: Iterable[Var], hints: Mapping[Var, Collection[int]], one_way: bool = False) -> Streaming:
         """Loops that stream as many of `streamed` as can be; none where that is no intermediate at all.
 
         Args:
           streamed: the intermediates to stream; those that are needed whole somewhere are given up,
             and named in the result's `obstacles`.
-          hints: for each var the axes along which it should be sliced where a sink has a choice.
+          hints: for each var the axes along which it should be sliced where a sink has a choice, the best first.
+          one_way: cut each large array along the first hinted axis only: what is made from it across that axis
+            is kept whole, if it is smaller, rather than computed from the large one a second time.
         """
         current = {v for v in streamed if self._may_stream(v)}
         given_up: dict[Var, Obstacle] = {}
         while True:
-            attempt = _Attempt(self, frozenset(current), hints)
+            attempt = _Attempt(self, frozenset(current), hints, one_way)
             obstacles = attempt.choose()
             if not obstacles:
                 return attempt.streaming(tuple(given_up.values()))
@@ -72,11 +77,15 @@ class Closure:
 class _Attempt:
     """One set of streamed intermediates: its sinks, each with the option chosen for it."""
 
-    def __init__(self, closure: Closure, streamed: frozenset[Var], hints: Mapping[Var, set[int]]) -> None:
+    def __init__(
+        self, closure: Closure, streamed: frozenset[Var], hints: Mapping[Var, Collection[int]], one_way: bool
+    ) -> None:
         self.closure = closure
         self.program = closure.program
         self.streamed = streamed
         self.hints = hints
+        self.one_way = one_way
+        self.large = LARGE * max((nbytes(v) for v in streamed), default=0)
         self.remade = closure.generated | {v for v in closure.relayouts - streamed if self._operand(v) not in streamed}
         self.sinks: list[Sink] = []
         self.needs = Needs(self.program, lambda v: v in self.streamed or v in self.remade, self._refusal)
@@ -130,21 +139,28 @@ class _Attempt:
             return [self._given_up(index, min(blocked, key=lambda o: self._loss(o.var)))]
         return []
 
-    def _preference(self, option: Option) -> tuple[int, int, bool]:
+    def _preference(self, option: Option) -> tuple[tuple[int, int, int], bool]:
         """How much of what is streamed goes along the hinted axes; results kept along the axis before sums."""
-        agreeing, other = zip(*(self._agreement(sink.task) for sink in option), strict=True)
-        return min(agreeing), min(other), not any(isinstance(sink, Fold) for sink in option)
+        agreement = min(self._agreement(sink.task) for sink in option)
+        return agreement, not any(isinstance(sink, Fold) for sink in option)
 
-    def _agreement(self, task: Task) -> tuple[int, int]:
-        """How many bytes of streamed intermediates are sliced along an axis that the hints ask for."""
-        agreeing = other = 0
+    def _agreement(self, task: Task) -> tuple[int, int, int]:
+        """How many bytes of streamed intermediates are sliced along the axis that the hints name first.
+
+        Then along another that they name, and along none of them. One axis for all large arrays is what lets
+        one loop compute them all.
+        """
+        first = named = other = 0
         for atom, extent in (*task.reads(self.program), *task.results(self.program)):
             if isinstance(extent, Window) and is_var(atom) and atom in self.streamed:
-                if extent.axis in self.hints.get(atom, ()):
-                    agreeing += nbytes(atom)
+                axes = self.hints.get(atom, ())
+                if extent.axis == next(iter(axes), None):
+                    first += nbytes(atom)
+                elif extent.axis in axes:
+                    named += nbytes(atom)
                 else:
                     other += nbytes(atom)
-        return agreeing, -other
+        return first, named, -other
 
     def _loss(self, var: Var) -> int:
         """Bytes that giving up a streamed intermediate costs; none for a layout that a loop may make for itself."""
@@ -266,8 +282,10 @@ class _Attempt:
 
     def _refusal(self, demand: Demand) -> Obstacle | None:
         var, extent = demand
-        if extent is not None or var not in self.streamed:
+        if var not in self.streamed:
             return None
+        if extent is not None:
+            return self._across(var, extent)
         readers = self.program.consumers.get(var, ())
         for index in readers:
             eqn = self.program.eqns[index]
@@ -277,6 +295,15 @@ class _Attempt:
         name = self.program.eqns[index].primitive.name
         return Obstacle(var, index, f"{name} reads all of it for each part of its result")
 
+    def _across(self, var: Var, extent: Extent) -> Obstacle | None:
+        axes = self.hints.get(var)
+        if not (self.one_way and axes and isinstance(extent, Window)) or nbytes(var) < self.large:
+            return None
+        first = next(iter(axes))
+        if extent.axis == first:
+            return None
+        return Obstacle(var, self.program.producer[var], f"it is cut along axis {first}", across=True)
+
     def streaming(self, obstacles: tuple[Obstacle, ...]) -> Streaming:
         """The loops of the sinks chosen."""
-        return arrange(self.program, self.sinks, self.needs, self.streamed, self.remade, obstacles)
+        return arrange(self.program, self.sinks, self.needs, self.streamed, self.remade, obstacles, self.one_way)

@@ -22,6 +22,7 @@ def arrange(
     streamed: frozenset[Var],
     remade: frozenset[Var],
     obstacles: tuple[Obstacle, ...],
+    one_way: bool,
 ) -> Streaming:
     """The loops that leave these sinks behind, in an order in which each finds what it needs."""
     arrangement = _Arrangement(program, sinks, needs, streamed, remade)
@@ -33,6 +34,7 @@ def arrange(
         loops=tuple(loops),
         order=arrangement.order(loops),
         obstacles=obstacles,
+        one_way=one_way,
         tied=_tied(loops),
     )
 

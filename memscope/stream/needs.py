@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 
 from jax.extend import core as jex_core
 
 from ..axes import Blocked, Extent, Misaligned
-from ..program import Program, is_var
+from ..program import Program, is_var, nbytes
 from .structure import Obstacle
 from .tasks import Task, tasks_for
 
@@ -109,7 +110,7 @@ class Needs:
             found = [(d, self._verdicts.get(d, _OPEN)) for d in self.all_of(task)]
             failed = next((v for _, v in found if isinstance(v, (Obstacle, Misaligned))), None)
             if failed is not None:
-                failures.append(failed)
+                failures.append(self._blamed(var, failed))
                 continue
             missing = [d for d, v in found if v is _OPEN]
             if missing:
@@ -119,6 +120,12 @@ class Needs:
             return []
         self._verdicts[demand] = next((f for f in failures if isinstance(f, Misaligned)), failures[0])
         return []
+
+    def _blamed(self, var: Var, failed: Obstacle | Misaligned) -> Obstacle | Misaligned:
+        """Of an array that may not be cut across and what is made from it, the smaller one need not be streamed."""
+        if isinstance(failed, Misaligned) or not failed.across or nbytes(var) >= nbytes(failed.var):
+            return failed
+        return dataclasses.replace(failed, var=var)
 
 
 _OPEN = object()

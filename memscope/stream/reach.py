@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -72,23 +73,23 @@ class AxisMap:
         self.factors(index)
         return self._joints[index]
 
-    def reach(self, seed: Place, through: jex_core.Var | None = None) -> dict[jex_core.Var, set[int]]:
-        """The axes that one factor after another connects to the seed's.
+    def reach(self, seed: Place, through: jex_core.Var | None = None) -> dict[jex_core.Var, list[int]]:
+        """The axes that one factor after another connects to the seed's; for each var the nearest first.
 
         Arguments are reached but not passed, other than `through`: two computations that only share an input
         need not be streamed together.
         """
-        found: dict[jex_core.Var, set[int]] = {seed[0]: {seed[1]}}
-        pending, count = [seed], 0
+        found: dict[jex_core.Var, list[int]] = {seed[0]: [seed[1]]}
+        pending, count = deque([seed]), 0
         while pending and count < REACH_LIMIT:
             count += 1
-            place = pending.pop()
+            place = pending.popleft()
             if place[0] in self._fixed and place[0] is not through:
                 continue
             for near in self._neighbours(place):
-                axes = found.setdefault(near[0], set())
+                axes = found.setdefault(near[0], [])
                 if near[1] not in axes:
-                    axes.add(near[1])
+                    axes.append(near[1])
                     pending.append(near)
         return found
 

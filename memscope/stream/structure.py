@@ -75,11 +75,15 @@ class LoopPlan:
 
 @dataclasses.dataclass(frozen=True)
 class Obstacle:
-    """Why `var` can't be streamed: eqn `eqn` needs all of it, because `reason`."""
+    """Why `var` can't be streamed: eqn `eqn` needs all of it, because `reason`.
+
+    `across`: it could be, but only by cutting a large array along another axis than its own.
+    """
 
     var: jex_core.Var
     eqn: int
     reason: str
+    across: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,6 +94,7 @@ class Streaming:
       streamed: the intermediates that never exist whole.
       remade: those that any loop computes for itself.
       order: ordinary eqns (by index) and loops, as they run.
+      one_way: every large array is cut along one axis only.
       tied: loops that have to take the same chunks, as one replays what another keeps the states of.
       obstacles: why the others that were asked for are not streamed.
     """
@@ -100,6 +105,7 @@ class Streaming:
     loops: tuple[LoopPlan, ...]
     order: tuple[int | LoopPlan, ...]
     obstacles: tuple[Obstacle, ...]
+    one_way: bool = False
     tied: tuple[tuple[LoopPlan, ...], ...] = ()
 
 

@@ -13,6 +13,7 @@ from ..axes.linear import linear_factors
 from ..axes.table import reason
 from ..axes.windows import WINDOWS
 from ..program import Atom, Program
+from .diagonal import writes_counted_rows
 from .reach import axis_map
 
 Read = tuple[Atom, Extent]
@@ -107,6 +108,8 @@ def _window_task(program: Program, var: jex_core.Var, window: Window) -> Task:
     scale, shift = through(at, window)
     if factor.carried and (scale, shift) != (1, 0):
         raise Blocked("its steps run one after the other, so that none can be taken out of turn")
+    if shift and writes_counted_rows(eqn, factor):
+        raise Blocked("it writes each of these rows once, where it counts")
     if shift and any(isinstance(at, Share) for at in (*factor.ins, *factor.outs)):
         raise Blocked("it sums over these rows, so that each has to be taken once")
     return Task(index, factor, scale, shift)
