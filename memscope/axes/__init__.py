@@ -1,6 +1,19 @@
 """The axis rules, one short file per family of primitives. Read `factor.py` first."""
 
-from . import contraction, elementwise, indexing, linalg, ordering, reduction, shape, windows
+from . import (
+    contraction,
+    convolution,
+    elementwise,
+    fourier,
+    indexing,
+    linalg,
+    opaque,
+    ordering,
+    random,
+    reduction,
+    shape,
+    windows,
+)
 from .factor import At as At
 from .factor import Blocked as Blocked
 from .factor import Extent as Extent
@@ -11,4 +24,17 @@ from .factor import Window as Window
 from .table import factors as factors
 from .table import reason as reason
 
-FAMILIES = (elementwise, shape, reduction, contraction, ordering, indexing, linalg, windows)
+FAMILIES = (
+    elementwise,
+    shape,
+    reduction,
+    contraction,
+    convolution,
+    ordering,
+    indexing,
+    linalg,
+    fourier,
+    random,
+    windows,
+    opaque,
+)

@@ -104,13 +104,10 @@ def _batching(eqn: Eqn, axis: int) -> bool:
 
 SCATTER_FOLDS = {
     "scatter-add": "scatter",
-    "scatter_add": "scatter",
+    "scatter-sub": "scatter",
     "scatter-mul": "scatter",
-    "scatter_mul": "scatter",
     "scatter-min": "scatter",
-    "scatter_min": "scatter",
     "scatter-max": "scatter",
-    "scatter_max": "scatter",
 }
 
 

@@ -31,7 +31,7 @@ EACH = frozenset("mul dot_general conv_general_dilated".split())
 
 FIRST = frozenset(
     "neg transpose reshape squeeze expand_dims broadcast_in_dim reduce_sum slice dynamic_slice gather rev cumsum div "
-    "real imag conj copy convert_element_type split optimization_barrier".split()
+    "real imag conj copy convert_element_type split".split()
 )
 """Linear in their first operand."""
 
@@ -61,7 +61,7 @@ def _shared_operands(eqn: Eqn) -> list[Shared]:
         return [shared] if all(is_var(eqn.invars[i]) for i in shared) else []
     if name in EACH:
         return [[i] for i in range(count) if is_var(eqn.invars[i])]
-    if name in FIRST:
+    if name in FIRST or (name == "optimization_barrier" and count == 1):
         return [[0]] if eqn.params.get("fill_value") is None else []
     return [[1]] if name in SECOND else []
 

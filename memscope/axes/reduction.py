@@ -23,7 +23,7 @@ COMBINERS = {
 }
 
 
-@rule(*COMBINERS)
+@rule(*COMBINERS, why="complex numbers have no largest or smallest one to start from")
 def reduction(eqn: Eqn) -> Sequence[Factor]:
     """`n k -> n`, with k folded."""
     shape = shape_of(eqn.invars[0])
@@ -43,7 +43,7 @@ def _has_identity(eqn: Eqn) -> bool:
     )
 
 
-@rule("reduce")
+@rule("reduce", why="only the function that it reduces with could join the parts")
 def variadic_reduce(eqn: Eqn) -> Sequence[Factor]:
     """A user's own combiner: the axes that stay are mapped; its initial values are scalars."""
     operands = len(eqn.outvars)

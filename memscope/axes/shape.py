@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,10 +29,33 @@ def _broadcast_shape(eqn: Eqn, factor: Factor, steps: int) -> dict[str, Any]:
     return {"shape": _resized(eqn, factor, steps), "sharding": None}
 
 
-@rule("iota")
+@rule("tile", why="the array is repeated along this axis, so that each of its rows occurs in many places")
+def tile(eqn: Eqn) -> Sequence[Factor]:
+    """`n m -> n (r m)`: an axis that occurs once is mapped; of others the repetitions are generated."""
+    factors = []
+    for axis, (size, reps) in enumerate(zip(shape_of(eqn.invars[0]), eqn.params["reps"], strict=True)):
+        factors.append(mapped(size, [axis], [axis]) if reps == 1 else Factor(reps, (None,), (At(axis, size),)))
+    return factors
+
+
+@resize("tile")
+def _repetitions(eqn: Eqn, factor: Factor, steps: int) -> dict[str, Any]:
+    at, reps = factor.outs[0], list(eqn.params["reps"])
+    assert isinstance(at, At)
+    if factor.ins[0] is None:
+        reps[at.axis] = steps
+    return {"reps": tuple(reps)}
+
+
+@rule("iota", "empty")
 def iota(eqn: Eqn) -> Sequence[Factor]:
     """Generated along every axis."""
     return [mapped(size, [None] * len(eqn.invars), [axis]) for axis, size in enumerate(eqn.params["shape"])]
+
+
+@resize("empty")
+def _empty_shape(eqn: Eqn, factor: Factor, steps: int) -> dict[str, Any]:
+    return {"shape": _resized(eqn, factor, steps), "out_sharding": None}
 
 
 @rule("transpose")
@@ -48,15 +72,6 @@ def squeeze(eqn: Eqn) -> Sequence[Factor]:
     dropped = {int(d) % len(shape) for d in eqn.params["dimensions"]}
     kept = [axis for axis in range(len(shape)) if axis not in dropped]
     return [mapped(shape[source], [source], [axis]) for axis, source in enumerate(kept)]
-
-
-@rule("expand_dims")
-def expand_dims(eqn: Eqn) -> Sequence[Factor]:
-    """`n -> 1 n`."""
-    shape = shape_of(eqn.outvars[0])
-    new = {int(d) % len(shape) for d in eqn.params["dimensions"]}
-    kept = [axis for axis in range(len(shape)) if axis not in new]
-    return [mapped(shape[axis], [source], [axis]) for source, axis in enumerate(kept)]
 
 
 @rule("reshape", why="this reshape regroups the axis in a way that no window follows")
@@ -80,7 +95,7 @@ def _new_sizes(eqn: Eqn, factor: Factor, steps: int) -> dict[str, Any]:
     return {"new_sizes": _resized(eqn, factor, steps), "sharding": None}
 
 
-@rule("split", "unstack")
+@rule("split", "unstack", why="this axis is taken apart into several arrays")
 def split(eqn: Eqn) -> Sequence[Factor]:
     """Every axis but the one that is split."""
     shape, axis = shape_of(eqn.invars[0]), int(eqn.params["axis"])
@@ -89,7 +104,7 @@ def split(eqn: Eqn) -> Sequence[Factor]:
     return [mapped(s, [a], [a - (a > axis)] * len(eqn.outvars)) for a, s in enumerate(shape) if a != axis]
 
 
-@rule("stack")
+@rule("stack", why="the stack joins arrays along this axis")
 def stack(eqn: Eqn) -> Sequence[Factor]:
     """Every axis but the new one."""
     axis = int(eqn.params["axis"])
@@ -135,12 +150,12 @@ def _leading(
     """The factor that varies slowest in one group: (size, operand axis, unit, result axis, unit).
 
     Only a prefix of the row-major order is contiguous in both shapes, so one factor a group: of the
-    larger unit where the leading sizes differ and one divides the other.
+    larger unit where the leading sizes differ and share a divisor.
     """
     ins = [a for a in ins if operand[a] != 1] or ins[:1]
     outs = [a for a in outs if result[a] != 1] or outs[:1]
     lead_in, lead_out = operand[ins[0]], result[outs[0]]
-    size = min(lead_in, lead_out)
-    if lead_in % size or lead_out % size:
+    size = math.gcd(lead_in, lead_out)
+    if size == 1 < lead_in:
         return []
     return [(size, ins[0], lead_in // size, outs[0], lead_out // size)]

@@ -1,4 +1,4 @@
-"""Primitives whose result depends on where a window lies: slices, pads, joins, counts and random draws.
+"""Primitives whose result depends on where a window lies: slices, pads, joins and counts.
 
 Along these axes an operand's window is the result's, shifted: `WINDOWS` says by how much, `AT` computes the
 result's rows from operands cut so. Rows that fall outside an operand are masked here.
@@ -6,18 +6,15 @@ result's rows from operands cut so. Rows that fall outside an operand are masked
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.random import threefry2x32_p
 
 from .factor import Blocked, Factor, Window, shape_of
-from .table import Eqn, mapped, rule
+from .table import Eqn, mapped
 
 WindowRule = Callable[[Eqn, int, Window], "list[Window | None]"]
 PlacedRule = Callable[[Eqn, int, Window, Sequence[Any], Any, int], Any]
@@ -157,54 +154,3 @@ def iota_rows(eqn: Eqn, out: int, window: Window, operands: Sequence[Any], first
     if window.axis == eqn.params["dimension"]:
         counted = lax.add(counted, lax.convert_element_type(first, np.int32))
     return lax.convert_element_type(counted, eqn.params["dtype"])
-
-
-@rule("random_bits", why="the generator draws the whole array from one state")
-def random_bits(eqn: Eqn) -> Sequence[Factor]:
-    """Threefry hashes each element's position with the key, so any window of the draws can be made alone."""
-    keys, shape = shape_of(eqn.invars[0]), tuple(eqn.params["shape"])
-    places = [mapped(size, [axis], [axis]) for axis, size in enumerate(keys)]
-    if _counts_positions(eqn):
-        places += [mapped(size, [None], [len(keys) + axis]) for axis, size in enumerate(shape)]
-    return places
-
-
-def _counts_positions(eqn: Eqn) -> bool:
-    return (
-        str(getattr(eqn.invars[0].aval, "dtype", "")) == "key<fry>"
-        and bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
-        and math.prod(eqn.params["shape"]) < 2**32
-        and eqn.params["bit_width"] in (8, 16, 32, 64)
-    )
-
-
-@placed("random_bits")
-def random_rows(eqn: Eqn, out: int, window: Window, operands: Sequence[Any], first: Any, count: int) -> Any:
-    """The bits of a window, bit for bit those of the whole array."""
-    (keys,) = operands
-    shape, width = tuple(eqn.params["shape"]), eqn.params["bit_width"]
-    axis = window.axis - keys.ndim
-
-    def draw(key: Any) -> Any:
-        return _threefry_bits(jax.random.key_data(key), shape, axis, first, count, width)
-
-    for _ in range(keys.ndim):
-        draw = jax.vmap(draw)
-    return draw(keys)
-
-
-def _threefry_bits(key: Any, shape: tuple[int, ...], axis: int, first: Any, count: int, width: int) -> Any:
-    """JAX's partitionable threefry: each element's row-major position, hashed."""
-    local = tuple(count if a == axis else size for a, size in enumerate(shape))
-    position = jnp.zeros(local, np.uint32)
-    for a in range(len(shape)):
-        stride = np.uint32(math.prod(shape[a + 1 :]))
-        index = lax.broadcasted_iota(np.uint32, local, a)
-        if a == axis:
-            index = index + lax.convert_element_type(first, np.uint32)
-        position = position + index * stride
-    high, low = threefry2x32_p.bind(key[0], key[1], jnp.zeros(local, np.uint32), position)
-    if width == 64:
-        wide = [lax.convert_element_type(part, np.uint64) for part in (high, low)]
-        return lax.shift_left(wide[0], np.uint64(32)) | wide[1]
-    return lax.convert_element_type(high ^ low, f"uint{width}")

@@ -104,10 +104,10 @@ def local_indices(eqn: jex_core.JaxprEqn, factor: Factor, indices: Any, first: A
 
 def writes_counted_rows(eqn: jex_core.JaxprEqn, factor: Factor) -> bool:
     """True for a scatter whose rows go to where they count: a row that is read twice would be written twice."""
+    if not eqn.primitive.name.startswith("scatter"):
+        return False
     at = factor.ins[0]
-    dims = eqn.params.get("dimension_numbers")
-    indexed = getattr(dims, "scatter_dims_to_operand_dims", ())
-    return isinstance(at, At) and at.axis in indexed
+    return isinstance(at, At) and at.axis in eqn.params["dimension_numbers"].scatter_dims_to_operand_dims
 
 
 @functools.lru_cache(maxsize=8)
