@@ -22,7 +22,7 @@ from .free import generated_vars, relayout_vars
 from .loops import arrange
 from .needs import Demand, Needs
 from .reach import axis_map
-from .structure import Carried, Fold, Obstacle, Same, Sink, Stack, Streaming
+from .structure import Carried, Fold, Obstacle, Same, Sink, Stack, Streaming, sink_steps
 from .tasks import Task, fold_task, tasks_for
 
 Var = jex_core.Var
@@ -32,6 +32,7 @@ Option = Sequence[Sink]
 LARGE = 1 / 8
 """An array of at least this fraction of the largest streamed one is large."""
 
+IN_STEP = "its steps run one after the other, and not all of them are taken"
 IN_TURN = "its steps run one after the other, so that its last state takes all of them"
 
 
@@ -107,23 +108,28 @@ class _Attempt:
                 obstacles += [Obstacle(a, index, reason(eqn)) for a in held]
             elif left:
                 obstacles += self._choose_for(index, left)
-        if not obstacles:
-            self._own_carried()
-        return obstacles
+        return obstacles or self._own_carried()
 
     def _is_read(self, var: Var) -> bool:
         return var in self.program.outputs or var in self.program.consumers
 
-    def _own_carried(self) -> None:
+    def _own_carried(self) -> list[Obstacle]:
         """A sink for every carried task that some loop needs and none runs in turn yet."""
         if not any(f.carried for index in self._producers() for f in self.closure.axes.factors(index)):
-            return
+            return []
+        obstacles: dict[Var, Obstacle] = {}
         owned = {sink.task for sink in self.sinks if isinstance(sink, Carried)}
         for sink in self.sinks:  # grows on the way: what one carried task needs may be carried itself
             for task in (sink.task, *self.needs.closure(self.needs.of(sink.task))):
-                if task.factor is not None and task.factor.carried and task not in owned:
+                if task.factor is None or not task.factor.carried:
+                    continue
+                if task.steps != sink_steps(sink):
+                    held = (v for v in self.program.eqns[task.eqn].outvars if v in self.streamed)
+                    obstacles.update((v, Obstacle(v, sink.task.eqn, IN_STEP)) for v in held)
+                elif task not in owned:
                     owned.add(task)
                     self.sinks.append(Carried((), task))
+        return list(obstacles.values())
 
     def _producers(self) -> set[int]:
         return {self.program.producer[v] for v in self.streamed}

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from jax.extend import core as jex_core
 
-from ..axes.factor import shape_of
 from ..program import Program, is_var
 from .needs import Demand, Needs
-from .structure import Carried, LoopPlan, Obstacle, Sink, Stack, Streaming, sink_vars
+from .structure import Carried, LoopPlan, Obstacle, Sink, Stack, Streaming, sink_steps, sink_vars
 from .tasks import Task
 
 Var = jex_core.Var
@@ -125,7 +124,7 @@ class _Arrangement:
         """Sinks of one level that share work, or read each other's slices, and take as many steps in one direction."""
         groups: list[tuple[int, set[str], set[Task], list[Sink]]] = []
         for sink in sinks:
-            steps, tasks, members = _steps(sink), set(self._weighty(self.bodies[sink])), [sink]
+            steps, tasks, members = sink_steps(sink), set(self._weighty(self.bodies[sink])), [sink]
             leaves = self.leaves[sink]
             tasks |= {s.task for s in sinks if isinstance(s, Stack) and (s.var, s.window) in leaves}
             tasks.add(sink.task)
@@ -161,7 +160,7 @@ class _Arrangement:
         body = {task: None for sink in sinks for task in self.bodies[sink]}
         own = [sink.task for sink in sinks if isinstance(sink, Carried)]
         return LoopPlan(
-            steps=_steps(sinks[0]),
+            steps=sink_steps(sinks[0]),
             sinks=tuple(sinks),
             body=tuple(sorted(body, key=lambda task: task.eqn)),
             level=level,
@@ -184,12 +183,6 @@ def _direction(task: Task) -> str | None:
     if task.factor is None:
         return None
     return "forward" if task.factor.fold in ("argmax", "argmin") else task.factor.carried
-
-
-def _steps(sink: Sink) -> int:
-    if isinstance(sink, Stack):
-        return shape_of(sink.var)[sink.window.axis] // sink.window.scale
-    return sink.task.steps
 
 
 def _tied(loops: list[LoopPlan]) -> tuple[tuple[LoopPlan, ...], ...]:

@@ -7,6 +7,7 @@ import dataclasses
 from jax.extend import core as jex_core
 
 from ..axes import Window
+from ..axes.factor import shape_of
 from ..program import Program
 from .tasks import Task
 
@@ -114,3 +115,10 @@ def sink_vars(sink: Sink) -> tuple[jex_core.Var, ...]:
     if isinstance(sink, Carried):
         return tuple(var for _, var in sink.outvars)
     return sink.outvars if isinstance(sink, Fold) else (sink.var,)
+
+
+def sink_steps(sink: Sink) -> int:
+    """Steps of the loop that a sink needs."""
+    if isinstance(sink, Stack):
+        return shape_of(sink.var)[sink.window.axis] // sink.window.scale
+    return sink.task.steps
