@@ -17,6 +17,7 @@ from .axes.reduction import COMBINERS
 from .cost import CHEAP
 from .evaluate import TAG, bind
 from .program import Program, is_var, nbytes
+from .sharded import run_sharded, sharded_bodies
 from .stream.control import FRAMES, RUNNERS, Frame, frame_of
 from .target import Target
 from .trace import trace_flat
@@ -34,13 +35,18 @@ SMALL = 1 / 4
 
 
 def inner_programs(program: Program) -> dict[Place, Program]:
-    """The bodies of a program's loops and branches."""
+    """The bodies of a program's loops, branches and `shard_map`s."""
     return {
         (index, which): dataclasses.replace(body, x64=program.x64, name=f"{program.name}: {eqn.primitive.name} body")
         for index, eqn in enumerate(program.eqns)
-        if eqn.primitive.name in FRAMES
-        for which, body in enumerate(frame_of(eqn).bodies)
+        for which, body in enumerate(_bodies_of(eqn))
     }
+
+
+def _bodies_of(eqn: jex_core.JaxprEqn) -> tuple[Program, ...]:
+    if eqn.primitive.name == "shard_map":
+        return sharded_bodies(eqn)
+    return frame_of(eqn).bodies if eqn.primitive.name in FRAMES else ()
 
 
 def move_in(program: Program, target: Target, at_least: int) -> Program:
@@ -107,7 +113,7 @@ def _retraced(
             values = _values(env, eqn)
             if index in changed:
                 body = _body(program, index, env, moved.get(index, {}), bodies)
-                outs = RUNNERS[eqn.primitive.name](eqn, values, body)
+                outs = _RUNNERS[eqn.primitive.name](eqn, values, body)
             else:
                 outs = bind(eqn, values, f"{TAG}{index}")
             env.update(zip(eqn.outvars, outs, strict=True))
@@ -117,12 +123,14 @@ def _retraced(
     return program.rewritten(trace_flat(run, program, target.platform))
 
 
+_RUNNERS: dict[str, Callable[..., list[Any]]] = {**RUNNERS, "shard_map": run_sharded}
+
+
 def _body(
     program: Program, index: int, env: Mapping[Var, Any], cones: Cones, bodies: Mapping[Place, ClosedJaxpr]
 ) -> Callable[[int, Sequence[Any]], list[Any]]:
     """The body of a loop as a function of what `RUNNERS` gives it, with what is moved into it."""
     eqn = program.eqns[index]
-    frame = frame_of(eqn)
 
     def body(which: int, values: Sequence[Any]) -> list[Any]:
         given = list(values)
@@ -131,10 +139,10 @@ def _body(
             for each in cone:
                 made = program.eqns[each]
                 local.update(zip(made.outvars, bind(made, _values(local, made)), strict=True))
-            moved = eqn.invars[frame.operands[position]]
+            moved = eqn.invars[frame_of(eqn).operands[position]]
             assert is_var(moved)
             given[position] = local[moved]
-        closed = bodies.get((index, which), frame.bodies[which].closed)
+        closed = bodies.get((index, which), _bodies_of(eqn)[which].closed)
         return list(jex_core.jaxpr_as_fun(closed)(*given))
 
     return body
