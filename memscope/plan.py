@@ -313,7 +313,7 @@ def request_plan(
 
 
 def _limit_error(lowest: Plan, search: Search) -> LimitError:
-    held = blockers(lowest.program, lowest.profile, search.obstacles)
+    held = blockers(lowest.program, lowest.profile, search.hindrances())
     return LimitError(limit_error_text(lowest, held), lowest.peak_bytes, held)
 
 

@@ -22,6 +22,7 @@ from .compile import Build, Compiled, compile_flat, compile_program
 from .cost import Estimate, estimate
 from .inside import Place, inner_programs, move_in, with_bodies
 from .program import Program, is_var, nbytes
+from .reasons import Hindrance, hindrances
 from .sizes import format_bytes
 from .stream import Closure, LoopPlan, Obstacle, Streaming, rewrite
 from .stream.carried import state_bytes
@@ -307,6 +308,12 @@ class Search:
             compiled = compile_flat(run, self.program, Build.REFERENCE, self.target)
             self._confirmed[candidate] = Found(self.program, candidate, compiled)
         return self._confirmed[candidate]
+
+    def hindrances(self) -> list[Hindrance]:
+        """What is in the way of intermediates, also inside loops and branches, so far as the search has come."""
+        inside = self.__dict__["_bodies"][1].values() if "_bodies" in self.__dict__ else ()
+        own = hindrances(self.program, self.obstacles)
+        return [*own, *(h for search in inside for h in search.hindrances())]
 
     # Structures.
 
