@@ -92,8 +92,8 @@ def _why_output(program: Program, buffer: Buffer) -> str:
         given = _stacked_back(program, var) or var
         if given in names:
             return (
-                f"it is a copy of the argument {names[given]}, which comes back unchanged, so that it exists twice: leave "
-                "it out of the results (a scan's body need not return what it is given), or donate it"
+                f"it is a copy of the argument {names[given]}, which comes back unchanged, so that it exists twice: "
+                "leave it out of the results (a scan's body need not return what it is given), or donate it"
             )
     return "it is a result of the function: return less, or reduce it inside"
 
