@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from .factor import Factor, shape_of
-from .table import Eqn, mapped, rule
+from .table import Eqn, folded, mapped, rule
 
 
 @rule("sort", why="sort needs the whole axis at once")
@@ -15,12 +15,18 @@ def sort(eqn: Eqn) -> Sequence[Factor]:
     return _others(eqn, int(eqn.params["dimension"]))
 
 
-@rule("top_k", "approx_top_k", why="the k largest are picked from the whole axis")
+@rule("top_k")
 def top_k(eqn: Eqn) -> Sequence[Factor]:
+    """Every axis; the k best of the searched one are merged with the k best of each chunk."""
+    shape = shape_of(eqn.invars[0])
+    axis = int(eqn.params["axis"]) % len(shape)
+    return [*_others(eqn, axis), folded(shape[axis], [axis], 2, "top_k")]
+
+
+@rule("approx_top_k", why="the k largest are picked from the whole axis")
+def approx_top_k(eqn: Eqn) -> Sequence[Factor]:
     """Every axis but the searched one."""
-    rank = len(shape_of(eqn.invars[0]))
-    name = "axis" if "axis" in eqn.params else "reduction_dimension"
-    return _others(eqn, int(eqn.params.get(name, rank - 1)) % rank)
+    return _others(eqn, int(eqn.params["reduction_dimension"]) % len(shape_of(eqn.invars[0])))
 
 
 @rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", why="a cumulative result depends on all rows before it")

@@ -16,15 +16,17 @@ import jax
 import numpy as np
 from jax.extend import core as jex_core
 
-from ..axes import At, Factor
+from ..axes import At, Factor, factors
 from ..axes.factor import shape_of
 from ..axes.table import mapped
 from ..evaluate import bind
-from ..program import Atom, Program, is_var
+from ..program import Atom, Program, aval_of, is_var
 from .free import generated_vars
 from .reach import special
 
 MOST_INDICES = 1 << 22
+
+MOVES_COUNTS = frozenset("convert_element_type broadcast_in_dim reshape squeeze transpose".split())
 
 
 @special("gather")
@@ -60,36 +62,75 @@ def diagonal_scatter_factors(program: Program, index: int) -> tuple[Factor, ...]
 def _counting(program: Program, indices: Atom, batching: Sequence[int]) -> list[tuple[int, int]]:
     """Each (row axis, column) of an index array such that the column's values are the row's numbers."""
     shape = shape_of(indices)
-    if math.prod(shape) > MOST_INDICES:
-        return []
     found = []
     for column in range(shape[-1]):
-        values = _column(program, indices, column)
-        if values is None:
-            continue
-        for row in range(len(shape) - 1):
-            count = np.arange(shape[row]).reshape([-1 if a == row else 1 for a in range(len(shape) - 1)])
-            if row not in batching and np.array_equal(values, np.broadcast_to(count, shape[:-1])):
-                found.append((row, column))
+        part, at = _column(program, indices, column)
+        row = _counts(program, part)
+        if row is not None and row < len(shape) - 1 and shape_of(part)[-1] == 1:
+            rows = [row]
+        else:
+            rows = _counting_rows(program, part, at)
+        found += [(row, column) for row in rows if row not in batching]
     return found
 
 
-def _column(program: Program, indices: Atom, column: int) -> Any:
-    """The values of one column of an index array; None where they are not known before it runs."""
-    if not is_var(indices):
-        return None
-    if indices in generated(program):
-        values = constant_value(program, indices)
-        return None if values is None else values[..., column]
-    index = program.producer.get(indices)
+def _column(program: Program, indices: Atom, column: int) -> tuple[Atom, int]:
+    """The array that a column of an index array is joined from, and the column's number there."""
+    index = program.producer.get(indices) if is_var(indices) else None
     eqn = None if index is None else program.eqns[index]
     if eqn is None or eqn.primitive.name != "concatenate" or eqn.params["dimension"] != len(shape_of(indices)) - 1:
-        return None
+        return indices, column
     for part in eqn.invars:
         if column < shape_of(part)[-1]:
             return _column(program, part, column)
         column -= shape_of(part)[-1]
+    raise AssertionError("a column lies in one of the parts")
+
+
+def _counts(program: Program, atom: Atom) -> int | None:
+    """The axis along which an array counts 0, 1, 2, ..., alike along all others, as its eqns show; None if not."""
+    index = program.producer.get(atom) if is_var(atom) else None
+    if index is None:
+        return None
+    eqn = program.eqns[index]
+    name = eqn.primitive.name
+    if name == "iota":
+        return int(eqn.params["dimension"])
+    if name in MOVES_COUNTS:
+        axis = _counts(program, eqn.invars[0])
+        held = np.iinfo(dtype).max if np.issubdtype(dtype := aval_of(eqn.outvars[0]).dtype, np.integer) else 0
+        if axis is None or shape_of(eqn.invars[0])[axis] > held:
+            return None
+        ends = ((factor.ins[0], factor.outs[0]) for factor in factors(eqn))
+        return next((out.axis for at, out in ends if at == At(axis) and isinstance(out, At) and out.unit == 1), None)
+    if name == "select_n" and _is_negative(program, eqn.invars[0], eqn.invars[1]):
+        return _counts(program, eqn.invars[1])
     return None
+
+
+def _is_negative(program: Program, predicate: Atom, number: Atom) -> bool:
+    """True for `number < 0`, as negative indices are told from others."""
+    index = program.producer.get(predicate) if is_var(predicate) else None
+    if index is None or program.eqns[index].primitive.name != "lt":
+        return False
+    left, right = program.eqns[index].invars
+    return left is number and not is_var(right) and not np.any(right.val)
+
+
+def _counting_rows(program: Program, part: Atom, column: int) -> list[int]:
+    """The rows whose numbers are the values of a column that is known before it runs."""
+    shape = shape_of(part)
+    if not is_var(part) or math.prod(shape) > MOST_INDICES or part not in generated(program):
+        return []
+    values = constant_value(program, part)
+    if values is None:
+        return []
+    return [row for row in range(len(shape) - 1) if np.array_equal(values[..., column], _numbers(shape[:-1], row))]
+
+
+def _numbers(shape: Sequence[int], row: int) -> Any:
+    """The number of each element along one axis."""
+    return np.broadcast_to(np.arange(shape[row]).reshape([-1 if a == row else 1 for a in range(len(shape))]), shape)
 
 
 def local_indices(eqn: jex_core.JaxprEqn, factor: Factor, indices: Any, first: Any) -> Any:

@@ -55,6 +55,7 @@ def _value(env: Env, atom: Atom) -> Any:
 def _run_loop(streaming: Streaming, loop: LoopPlan, chunk: int, env: Env, kept: Kept, form: Form) -> None:
     """Runs whole chunks in a `fori_loop`, and what remains in one smaller call: any size is exact."""
     program = streaming.program
+    chunk = min(loop.steps, max(chunk, loop.least))
     setting = Setting(program, env, loop.steps, form)
     if form is Form.LANES:
         lanes = lane_tasks(program, loop)

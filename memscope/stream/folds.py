@@ -104,6 +104,35 @@ def _arg(better: Callable[[Any, Any], Any]) -> Combiner:
     return Combiner(init, step, lambda eqn, carry: [carry[1]])
 
 
+def _top_k() -> Combiner:
+    """The best so far and the best of the chunk, the earlier row first where they are equal, as in XLA.
+
+    A chunk holds at least k rows, so that the first one gives k to begin with; the last one may hold fewer.
+    """
+
+    def init(eqn: jex_core.JaxprEqn, _: Any) -> Carry:
+        return tuple(lax.full(aval_of(v).shape, 0, aval_of(v).dtype) for v in eqn.outvars)
+
+    def step(eqn: jex_core.JaxprEqn, carry: Carry, slices: Sequence[Any], first: Any, partial: Partial) -> Carry:
+        axis, k = eqn.params["axis"], eqn.params["k"]
+        local, where = partial(slices, k=min(k, slices[0].shape[axis]))
+        where = lax.add(where, lax.convert_element_type(first, where.dtype))
+        values, places = (lax.concatenate([old, new], axis) for old, new in zip(carry, (local, where), strict=True))
+        merged, picked = partial([values])
+        places = jnp.take_along_axis(places, picked, axis)
+        if local.shape[axis] < k:
+            return merged, places
+        begins = jnp.equal(first, 0)
+        return jnp.where(begins, local, merged), jnp.where(begins, where, places)
+
+    return Combiner(init, step, lambda eqn, carry: list(carry))
+
+
+def least_rows(eqn: jex_core.JaxprEqn, fold: str | None) -> int:
+    """Rows that a chunk must have for a fold to begin with."""
+    return int(eqn.params["k"]) if fold == "top_k" else 1
+
+
 def _lowest(dtype: Any) -> Any:
     if dtype == np.bool_:
         return False
@@ -128,4 +157,5 @@ COMBINERS: dict[str, Combiner] = {
     "argmax": _arg(lax.gt),
     "argmin": _arg(lax.lt),
     "scatter": _scatter(),
+    "top_k": _top_k(),
 }

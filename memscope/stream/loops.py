@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from jax.extend import core as jex_core
 
 from ..program import Program, is_var
+from .folds import least_rows
 from .needs import Demand, Needs
 from .structure import Carried, LoopPlan, Obstacle, Sink, Stack, Streaming, sink_steps, sink_vars
 from .tasks import Task
@@ -164,10 +165,16 @@ class _Arrangement:
             sinks=tuple(sinks),
             body=tuple(sorted(body, key=lambda task: task.eqn)),
             level=level,
+            least=max(self._least(sink) for sink in sinks),
             reverse=any(_direction(task) == "reverse" for task in own),
             saves=tuple(task for task in own if task in replayed),
             replays=tuple(self._replays(sinks)),
         )
+
+    def _least(self, sink: Sink) -> int:
+        task = sink.task
+        fold = None if task.factor is None else task.factor.fold
+        return -(-least_rows(self.program.eqns[task.eqn], fold) // task.scale)
 
     def order(self, loops: list[LoopPlan]) -> tuple[int | LoopPlan, ...]:
         """Ordinary eqns and loops, level by level."""
@@ -179,10 +186,10 @@ class _Arrangement:
 
 
 def _direction(task: Task) -> str | None:
-    """The direction that a task's steps have to run in; the first of equal values wins an argmax."""
+    """The direction that a task's steps have to run in; the first of equal values comes first."""
     if task.factor is None:
         return None
-    return "forward" if task.factor.fold in ("argmax", "argmin") else task.factor.carried
+    return "forward" if task.factor.fold in ("argmax", "argmin", "top_k") else task.factor.carried
 
 
 def _tied(loops: list[LoopPlan]) -> tuple[tuple[LoopPlan, ...], ...]:

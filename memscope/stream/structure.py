@@ -60,6 +60,7 @@ class LoopPlan:
       sinks: what it leaves behind.
       body: the tasks of one iteration, in the program's order.
       level: loops of a level depend on those of lower levels only.
+      least: steps that a chunk has to have, as a top-k merge begins with k rows.
       reverse: it runs from the last step to the first.
       saves: carried tasks of this loop whose state it keeps at the start of each chunk.
       replays: carried tasks of other loops, run again chunk by chunk from the states kept there.
@@ -69,6 +70,7 @@ class LoopPlan:
     sinks: tuple[Sink, ...]
     body: tuple[Task, ...]
     level: int
+    least: int = 1
     reverse: bool = False
     saves: tuple[Task, ...] = ()
     replays: tuple[Task, ...] = ()
