@@ -129,7 +129,14 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[int, set[int]]]
         (floats(7, 6), floats(7, 2)),
         {0: {0}, 1: {0}},
     ),
-    "gather_rows": (gather_rows, (floats(9, 4), ints(9, 13)), {0: {1}, 1: {0}}),
+    "gather_rows": (gather_rows, (floats(9, 4), ints(9, 13)), {0: {0, 1}, 1: {0}}),
+    "gather_entries": (lambda t, i, j: t[i, j], (floats(9, 8), ints(9, 13), ints(8, 13)), {0: {0, 1}, 1: {0}}),
+    "gather_outside": (
+        lambda t, i: jnp.concatenate([t.at[i].get(mode=m, fill_value=7) for m in ("fill", "clip")]),
+        (floats(9, 4), ints(13, 20)),
+        {0: {0}},
+    ),
+    "gather_outside_nan": (lambda t, i: t.at[i].get(mode="fill"), (floats(9, 4), ints(13, 20)), {0: {0}}),
     "gather_batched": (
         lambda x, i: jnp.take_along_axis(x, i, axis=1),
         (floats(8, 6), ints(6, 8, 3)),
@@ -138,7 +145,14 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[int, set[int]]]
     "diagonal": (jnp.diagonal, (floats(9, 9),), {0: {0}}),
     "trace": (lambda x: jnp.trace(x) * x[0], (floats(9, 9),), {0: {0}}),
     "own_entry": (lambda x: x[jnp.arange(9), 8 - jnp.arange(9)], (floats(9, 9),), {0: {0}}),
-    "scatter_add": (scatter_rows, (floats(9, 4), ints(9, 13), floats(13, 4)), {1: {0}, 2: {0, 1}, 0: {1}}),
+    "scatter_add": (scatter_rows, (floats(9, 4), ints(9, 13), floats(13, 4)), {1: {0}, 2: {0, 1}, 0: {0, 1}}),
+    "scatter_outside": (scatter_rows, (floats(9, 4), ints(19, 13) - 5, floats(13, 4)), {0: {0, 1}}),
+    "scatter_into_squares": (lambda t, i, u: t.at[i].add(u) ** 2, (floats(9, 4), ints(9, 13), floats(13, 4)), {0: {0}}),
+    "scatter_window": (
+        lambda t, i, u: jnp.roll(t.at[i].max(u), 2, 0)[1:6] * 2,
+        (floats(9, 4), ints(9, 13), floats(13, 4)),
+        {0: {0}},
+    ),
     "scatter_max": (lambda t, i, u: t.at[i].max(u), (floats(9, 4), ints(9, 13), floats(13, 4)), {1: {0}, 2: {0, 1}}),
     "scatter_set": (
         lambda t, i, u: t.at[i].set(u),

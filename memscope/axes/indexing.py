@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+from jax.lax import GatherScatterMode
+
+from ..program import aval_of
 from .factor import At, Factor, shape_of
 from .table import Eqn, folded, mapped, resize, rule
 
@@ -61,7 +66,7 @@ def dynamic_update_slice(eqn: Eqn) -> Sequence[Factor]:
     return [mapped(s, [a, a, *rest], [a]) for a, s in enumerate(operand) if update[a] == s]
 
 
-@rule("gather", why="the gather may read any row of this axis")
+@rule("gather", why="the gather may read anywhere along this axis")
 def gather(eqn: Eqn) -> Sequence[Factor]:
     """`table, n i -> n w`: index rows and batches are mapped, and so are whole slices of the table."""
     dims, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
@@ -80,7 +85,23 @@ def gather(eqn: Eqn) -> Sequence[Factor]:
     for out, axis in zip(dims.offset_dims, window, strict=True):
         if sizes[axis] == operand[axis] and axis not in dims.start_index_map:
             factors.append(mapped(operand[axis], [axis, None], [out]))
-    return factors
+    return [*factors, *_table_rows(eqn)]
+
+
+def _table_rows(eqn: Eqn) -> list[Factor]:
+    """`n w, i -> i w`: the indexed rows of the table, each found in the chunk that holds it."""
+    dims, operand = eqn.params["dimension_numbers"], shape_of(eqn.invars[0])
+    known = eqn.params["mode"] != GatherScatterMode.FILL_OR_DROP or missing_value(eqn) is not None
+    rows = [a for a in dims.collapsed_slice_dims if a in dims.start_index_map] if known else []
+    return [folded(operand[axis], [axis, None], 1, "gather") for axis in rows]
+
+
+def missing_value(eqn: Eqn) -> Any:
+    """What a gather gives for an index outside the table; None where JAX chooses it by type."""
+    fill = eqn.params["fill_value"]
+    if fill is not None or not jnp.issubdtype(aval_of(eqn.outvars[0]).dtype, jnp.inexact):
+        return fill
+    return np.nan
 
 
 @resize("gather", "dynamic_slice")
@@ -111,9 +132,9 @@ SCATTER_FOLDS = {
 }
 
 
-@rule("scatter", *SCATTER_FOLDS, why="the scatter may write any row of this axis")
+@rule("scatter", *SCATTER_FOLDS, why="the scatter may write anywhere along this axis")
 def scatter(eqn: Eqn) -> Sequence[Factor]:
-    """`table, n i, n w -> table`: batches and whole update windows are mapped, update rows accumulate."""
+    """`table, n i, n w -> table`: batches, whole update windows and the table's rows are mapped; updates accumulate."""
     dims = eqn.params["dimension_numbers"]
     operand, indices, updates = (shape_of(a) for a in eqn.invars)
     rows = [a for a in range(len(updates)) if a not in dims.update_window_dims]
@@ -129,4 +150,16 @@ def scatter(eqn: Eqn) -> Sequence[Factor]:
     for update, axis in zip(dims.update_window_dims, window, strict=True):
         if updates[update] == operand[axis] and axis not in dims.scatter_dims_to_operand_dims:
             factors.append(mapped(operand[axis], [axis, None, update], [axis]))
+    if eqn.params["mode"] != GatherScatterMode.CLIP:
+        written = [a for a in dims.inserted_window_dims if a in dims.scatter_dims_to_operand_dims]
+        factors += [mapped(operand[axis], [axis, None, None], [axis]) for axis in written]
     return factors
+
+
+@resize("scatter", *SCATTER_FOLDS)
+def _dropping(eqn: Eqn, factor: Factor, steps: int) -> dict[str, Any]:
+    """A window of the table takes the updates of its own rows; those of others fall outside it."""
+    at = factor.ins[0]
+    indexed = eqn.params["dimension_numbers"].scatter_dims_to_operand_dims
+    drops = isinstance(at, At) and at.axis in indexed and factor.ins[1] is None
+    return {"mode": GatherScatterMode.FILL_OR_DROP} if drops else {}

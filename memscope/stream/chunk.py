@@ -21,7 +21,7 @@ from ..program import Atom, Program, is_var
 from .carried import SEQUENTIAL, State
 from .control import FRAMES, is_over_time, run_flow
 from .diagonal import local_indices
-from .folds import COMBINERS, Combiner
+from .folds import COMBINERS, Combiner, Part
 from .lanes import Lanes, reduce_lanes
 from .reductions import JOINS, Form, fusible_operand, in_blocks
 from .structure import Fold, Stack
@@ -113,10 +113,12 @@ class Chunk:
     def fold(self, sink: Fold, carry: Any) -> Any:
         """The carry after this chunk."""
         task, eqn = sink.task, self.program.eqns[sink.task.eqn]
+        assert task.factor is not None
         first = self.row(task.scale, task.shift)
-        return combiner(sink).step(
-            eqn, carry, self._operands(task), first, lambda values, **params: self._bind(task, values, **params)
+        part = Part(
+            eqn, task.factor, self._operands(task), first, lambda values, **params: self._bind(task, values, **params)
         )
+        return combiner(sink).step(part, carry)
 
     def write(self, sink: Stack, buffer: Any) -> Any:
         """The buffer with this chunk's rows written in place."""

@@ -147,8 +147,9 @@ def writes_counted_rows(eqn: jex_core.JaxprEqn, factor: Factor) -> bool:
     """True for a scatter whose rows go to where they count: a row that is read twice would be written twice."""
     if not eqn.primitive.name.startswith("scatter"):
         return False
-    at = factor.ins[0]
-    return isinstance(at, At) and at.axis in eqn.params["dimension_numbers"].scatter_dims_to_operand_dims
+    at, rows = factor.ins[:2]
+    indexed = eqn.params["dimension_numbers"].scatter_dims_to_operand_dims
+    return isinstance(at, At) and isinstance(rows, At) and at.axis in indexed
 
 
 @functools.lru_cache(maxsize=8)

@@ -11,11 +11,28 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex_core
 
+from ..axes import At, Factor
+from ..axes.indexing import missing_value
 from ..program import aval_of
 
 Carry = tuple[Any, ...]
-Partial = Callable[..., list[Any]]
-"""Binds the eqn to this iteration's slices, with params replaced where given."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What one chunk gives to a fold.
+
+    Attributes:
+      slices: the operands of the eqn, so much of them as the chunk has.
+      first: the chunk's first row along the factor's axis.
+      bind: binds the eqn to slices like these, with params replaced where given.
+    """
+
+    eqn: jex_core.JaxprEqn
+    factor: Factor
+    slices: Sequence[Any]
+    first: Any
+    bind: Callable[..., list[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,12 +41,12 @@ class Combiner:
 
     Attributes:
       init: the carry before the first chunk, from the eqn and its whole first operand (scatter only).
-      step: the carry after a chunk, from (eqn, carry, slices, first row of the chunk, partial).
+      step: the carry after a chunk, from what the chunk gives and the carry before.
       finish: the eqn's results from the last carry.
     """
 
     init: Callable[[jex_core.JaxprEqn, Any], Carry]
-    step: Callable[[jex_core.JaxprEqn, Carry, Sequence[Any], Any, Partial], Carry]
+    step: Callable[[Part, Carry], Carry]
     finish: Callable[[jex_core.JaxprEqn, Carry], list[Any]]
 
 
@@ -43,8 +60,8 @@ def _monoid(identity: Callable[[Any], Any], join: Callable[[Any, Any], Any]) -> 
         aval = aval_of(eqn.outvars[0])
         return (lax.full(aval.shape, identity(aval.dtype), aval.dtype),)
 
-    def step(eqn: jex_core.JaxprEqn, carry: Carry, slices: Sequence[Any], first: Any, partial: Partial) -> Carry:
-        return (join(carry[0], partial(slices)[0]),)
+    def step(part: Part, carry: Carry) -> Carry:
+        return (join(carry[0], part.bind(part.slices)[0]),)
 
     return Combiner(init, step, lambda eqn, carry: list(carry))
 
@@ -54,9 +71,9 @@ def _sum() -> Combiner:
         aval = aval_of(eqn.outvars[0])
         return (lax.full(aval.shape, 0, _accumulator(aval.dtype)),)
 
-    def step(eqn: jex_core.JaxprEqn, carry: Carry, slices: Sequence[Any], first: Any, partial: Partial) -> Carry:
-        wide = [lax.convert_element_type(slices[0], carry[0].dtype)]
-        return (lax.add(carry[0], partial(wide)[0]),)
+    def step(part: Part, carry: Carry) -> Carry:
+        wide = [lax.convert_element_type(part.slices[0], carry[0].dtype)]
+        return (lax.add(carry[0], part.bind(wide)[0]),)
 
     return Combiner(init, step, _narrow)
 
@@ -66,10 +83,10 @@ def _dot() -> Combiner:
         aval = aval_of(eqn.outvars[0])
         return (lax.full(aval.shape, 0, _accumulator(aval.dtype)),)
 
-    def step(eqn: jex_core.JaxprEqn, carry: Carry, slices: Sequence[Any], first: Any, partial: Partial) -> Carry:
-        if carry[0].dtype == aval_of(eqn.outvars[0]).dtype:
-            return (lax.add(carry[0], partial(slices)[0]),)
-        return (lax.add(carry[0], partial(slices, preferred_element_type=np.dtype(carry[0].dtype))[0]),)
+    def step(part: Part, carry: Carry) -> Carry:
+        if carry[0].dtype == aval_of(part.eqn.outvars[0]).dtype:
+            return (lax.add(carry[0], part.bind(part.slices)[0]),)
+        return (lax.add(carry[0], part.bind(part.slices, preferred_element_type=np.dtype(carry[0].dtype))[0]),)
 
     return Combiner(init, step, _narrow)
 
@@ -79,10 +96,35 @@ def _narrow(eqn: jex_core.JaxprEqn, carry: Carry) -> list[Any]:
 
 
 def _scatter() -> Combiner:
-    def step(eqn: jex_core.JaxprEqn, carry: Carry, slices: Sequence[Any], first: Any, partial: Partial) -> Carry:
-        return (partial([carry[0], *slices])[0],)
+    def step(part: Part, carry: Carry) -> Carry:
+        return (part.bind([carry[0], *part.slices])[0],)
 
     return Combiner(lambda eqn, table: (table,), step, lambda eqn, carry: list(carry))
+
+
+def _gather() -> Combiner:
+    """Each index is found in the chunk that holds its row; where none does, the value is what the mode says."""
+
+    def init(eqn: jex_core.JaxprEqn, _: Any) -> Carry:
+        out = aval_of(eqn.outvars[0])
+        fills = eqn.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP
+        return (lax.full(out.shape, missing_value(eqn) if fills else 0, out.dtype),)
+
+    def step(part: Part, carry: Carry) -> Carry:
+        rows, indices = part.slices
+        dims, at = part.eqn.params["dimension_numbers"], part.factor.ins[0]
+        assert isinstance(at, At)
+        column = dims.start_index_map.index(at.axis)
+        if part.eqn.params["mode"] == lax.GatherScatterMode.CLIP:
+            last = lax.convert_element_type(part.factor.size - 1, indices.dtype)
+            indices = indices.at[..., column].set(jnp.clip(indices[..., column], 0, last))
+        local = indices[..., column] - lax.convert_element_type(part.first, indices.dtype)
+        here = (local >= 0) & (local < rows.shape[at.axis])
+        found = part.bind([rows, indices], mode=lax.GatherScatterMode.CLIP)[0]
+        batch = [a for a in range(found.ndim) if a not in dims.offset_dims]
+        return (jnp.where(lax.broadcast_in_dim(here, found.shape, batch), found, carry[0]),)
+
+    return Combiner(init, step, lambda eqn, carry: list(carry))
 
 
 def _arg(better: Callable[[Any, Any], Any]) -> Combiner:
@@ -92,13 +134,13 @@ def _arg(better: Callable[[Any, Any], Any]) -> Combiner:
         out, operand = aval_of(eqn.outvars[0]), aval_of(eqn.invars[0])
         return (lax.full(out.shape, 0, operand.dtype), lax.full(out.shape, -1, out.dtype))
 
-    def step(eqn: jex_core.JaxprEqn, carry: Carry, slices: Sequence[Any], first: Any, partial: Partial) -> Carry:
+    def step(part: Part, carry: Carry) -> Carry:
         best, where = carry
-        (axis,) = eqn.params["axes"]
-        local = partial(slices)[0]
-        value = jnp.squeeze(jnp.take_along_axis(slices[0], jnp.expand_dims(local, axis), axis), axis)
+        (axis,) = part.eqn.params["axes"]
+        local = part.bind(part.slices)[0]
+        value = jnp.squeeze(jnp.take_along_axis(part.slices[0], jnp.expand_dims(local, axis), axis), axis)
         wins = (where < 0) | ((value != value) & (best == best)) | better(value, best)
-        index = lax.add(local, lax.convert_element_type(first, local.dtype))
+        index = lax.add(local, lax.convert_element_type(part.first, local.dtype))
         return (lax.select(wins, value, best), lax.select(wins, index, where))
 
     return Combiner(init, step, lambda eqn, carry: [carry[1]])
@@ -113,16 +155,16 @@ def _top_k() -> Combiner:
     def init(eqn: jex_core.JaxprEqn, _: Any) -> Carry:
         return tuple(lax.full(aval_of(v).shape, 0, aval_of(v).dtype) for v in eqn.outvars)
 
-    def step(eqn: jex_core.JaxprEqn, carry: Carry, slices: Sequence[Any], first: Any, partial: Partial) -> Carry:
-        axis, k = eqn.params["axis"], eqn.params["k"]
-        local, where = partial(slices, k=min(k, slices[0].shape[axis]))
-        where = lax.add(where, lax.convert_element_type(first, where.dtype))
+    def step(part: Part, carry: Carry) -> Carry:
+        axis, k = part.eqn.params["axis"], part.eqn.params["k"]
+        local, where = part.bind(part.slices, k=min(k, part.slices[0].shape[axis]))
+        where = lax.add(where, lax.convert_element_type(part.first, where.dtype))
         values, places = (lax.concatenate([old, new], axis) for old, new in zip(carry, (local, where), strict=True))
-        merged, picked = partial([values])
+        merged, picked = part.bind([values])
         places = jnp.take_along_axis(places, picked, axis)
         if local.shape[axis] < k:
             return merged, places
-        begins = jnp.equal(first, 0)
+        begins = jnp.equal(part.first, 0)
         return jnp.where(begins, local, merged), jnp.where(begins, where, places)
 
     return Combiner(init, step, lambda eqn, carry: list(carry))
@@ -157,5 +199,6 @@ COMBINERS: dict[str, Combiner] = {
     "argmax": _arg(lax.gt),
     "argmin": _arg(lax.lt),
     "scatter": _scatter(),
+    "gather": _gather(),
     "top_k": _top_k(),
 }
