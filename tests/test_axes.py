@@ -220,6 +220,36 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[int, set[int]]]
     ),
     "fft": (lambda x: jnp.abs(jnp.fft.rfft2(x)), (floats(5, 3, 4, 6),), {0: {0, 1}}),
     "ifft": (lambda x: jnp.fft.ifft(x, axis=1), (floats(5, 4, 3) + 1j,), {0: {0, 2}}),
+    "convolution_halo": (
+        lambda x, k: lax.conv(jax.nn.relu(lax.conv(x, k, (1, 1), "SAME")), k, (1, 1), "VALID"),
+        (floats(2, 2, 11, 7), floats(2, 2, 3, 3)),
+        {0: {0, 2, 3}},
+    ),
+    "convolution_strided_halo": (
+        lambda x, k: lax.conv_general_dilated(x, k, (2,), ((3, 1),), rhs_dilation=(2,)),
+        (floats(2, 3, 21), floats(4, 3, 3)),
+        {0: {0, 2}},
+    ),
+    "convolution_last_features": (
+        lambda x, k: lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")),
+        (floats(2, 9, 6, 3), floats(3, 5, 3, 4)),
+        {0: {0, 1, 2}},
+    ),
+    "pooling_halo": (
+        lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3), (1, 2, 1), "SAME"),
+        (floats(2, 11, 7),),
+        {0: {0, 1, 2}},
+    ),
+    "pooling_means": (
+        lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 5), (1, 1), ((0, 0), (2, 2))) * x,
+        (floats(3, 19),),
+        {0: {0, 1}},
+    ),
+    "pooling_ints": (
+        lambda x: lax.reduce_window(x, np.int32(2**31 - 1), lax.min, (4,), (3,), ((1, 3),)),
+        (ints(90, 29),),
+        {0: {0}},
+    ),
     "pooling": (
         lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 3), (1, 2, 2), ((0, 0), (0, 0), (1, 1))),
         (floats(5, 7, 6),),

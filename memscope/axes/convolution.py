@@ -1,6 +1,7 @@
-"""Convolutions and pooling: batches and features as in a matrix product, rows where windows lie side by side.
+"""Convolutions and pooling: batches and features as in a matrix product, rows window by window.
 
-Windows that overlap read rows of the next chunk as well (a halo), which no factor has.
+Where windows lie side by side their rows are a factor; where they overlap, each chunk reads rows of the next as
+well, its halo, and rows that stand for padding are filled in.
 """
 
 from __future__ import annotations
@@ -8,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .factor import At, Factor, shape_of
-from .table import Eqn, folded, mapped, resize, rule
+import jax.numpy as jnp
+from jax import lax
 
-OVERLAP = "windows overlap along this axis, so that each chunk would need rows of the next"
+from ..program import aval_of
+from .factor import At, Blocked, Factor, Window, shape_of
+from .table import Eqn, folded, mapped, resize, rule
+from .windows import placed, row_numbers, windowed
+
+OVERLAP = "windows take rows of this axis in a way that no chunk of rows follows"
 
 
 @rule("conv_general_dilated", why=f"the convolution's {OVERLAP}")
@@ -90,3 +96,90 @@ def _side_by_side(eqn: Eqn, windows: Sequence[int]) -> Iterator[tuple[int, int, 
         disjoint = (size - 1) * dilation[axis] + 1 <= stride and base[axis] == 1
         if disjoint and tuple(params["padding"][axis]) == (0, 0):
             yield axis, windows[axis], stride
+
+
+# Overlapping windows.
+
+
+def _halo(window: Window, axis: int, stride: int, low: int, width: int) -> Window:
+    """The rows that windows of `width` rows, `stride` apart, read of an axis that is padded by `low` in front."""
+    extra = window.extra * stride + max(0, width - stride)
+    return Window(axis, window.scale * stride, window.shift * stride - low, extra)
+
+
+def _filled(rows: Any, axis: int, first: Any, length: int, value: Any) -> Any:
+    """The rows of a halo window, those outside the array replaced by what stands for padding."""
+    number = row_numbers(rows.ndim, axis, first, rows.shape[axis])
+    return jnp.where((number >= 0) & (number < length), rows, jnp.asarray(value, rows.dtype))
+
+
+def _convolved(eqn: Eqn, window: Window) -> tuple[int, int, int, int, int]:
+    """Of the spatial axis that a window of the result lies on: its number, the operand's axis, stride, low, width."""
+    dims, params = eqn.params["dimension_numbers"], eqn.params
+    if window.axis not in dims.out_spec[2:]:
+        raise Blocked(OVERLAP)
+    place = dims.out_spec[2:].index(window.axis)
+    if params["lhs_dilation"][place] != 1:
+        raise Blocked("the convolution spreads the rows of this axis out")
+    taps = shape_of(eqn.invars[1])[dims.rhs_spec[2 + place]]
+    width = (taps - 1) * params["rhs_dilation"][place] + 1
+    return place, dims.lhs_spec[2 + place], params["window_strides"][place], params["padding"][place][0], width
+
+
+@windowed("conv_general_dilated")
+def convolution_window(eqn: Eqn, out: int, window: Window) -> list[Window | None]:
+    """Row r of the result reads the rows from `stride * r - low` on."""
+    _, axis, stride, low, width = _convolved(eqn, window)
+    return [_halo(window, axis, stride, low, width), None]
+
+
+@placed("conv_general_dilated")
+def convolution_rows(eqn: Eqn, out: int, window: Window, operands: Sequence[Any], first: Any, count: int) -> Any:
+    """A convolution without padding along the window's axis, on rows that have it already."""
+    place, axis, stride, low, width = _convolved(eqn, window)
+    lhs, rhs = operands
+    rows = _filled(lhs, axis, first * stride - low, shape_of(eqn.invars[0])[axis], 0)
+    rows = lax.slice_in_dim(rows, 0, (count - 1) * stride + width, axis=axis)
+    padding = [(0, 0) if i == place else p for i, p in enumerate(eqn.params["padding"])]
+    return eqn.primitive.bind(rows, rhs, **{**eqn.params, "padding": tuple(padding)})
+
+
+def _pooled(eqn: Eqn, window: Window) -> tuple[int, int, int]:
+    """Stride, padding in front and width of the windows along an axis."""
+    params, axis = eqn.params, window.axis
+    if params["base_dilation"][axis] != 1:
+        raise Blocked("the pooling spreads the rows of this axis out")
+    width = (params["window_dimensions"][axis] - 1) * params["window_dilation"][axis] + 1
+    return params["window_strides"][axis], params["padding"][axis][0], width
+
+
+def pooling_window(eqn: Eqn, out: int, window: Window) -> list[Window | None]:
+    """Row r of the result reads the rows from `stride * r - low` on."""
+    stride, low, width = _pooled(eqn, window)
+    return [_halo(window, window.axis, stride, low, width)]
+
+
+def pooling_rows(eqn: Eqn, out: int, window: Window, operands: Sequence[Any], first: Any, count: int) -> Any:
+    """Pooling without padding along the window's axis, on rows that have it already."""
+    stride, low, width = _pooled(eqn, window)
+    axis = window.axis
+    rows = _filled(operands[0], axis, first * stride - low, shape_of(eqn.invars[0])[axis], _neutral(eqn))
+    rows = lax.slice_in_dim(rows, 0, (count - 1) * stride + width, axis=axis)
+    padding = tuple((0, 0) if a == axis else p for a, p in enumerate(eqn.params["padding"]))
+    return eqn.primitive.bind(rows, **{**eqn.params, "padding": padding})
+
+
+def _neutral(eqn: Eqn) -> Any:
+    """What padding counts as."""
+    dtype = aval_of(eqn.invars[0]).dtype
+    if eqn.primitive.name == "reduce_window_sum":
+        return 0
+    lowest = eqn.primitive.name == "reduce_window_max"
+    if jnp.issubdtype(dtype, jnp.floating):
+        return -jnp.inf if lowest else jnp.inf
+    return jnp.iinfo(dtype).min if lowest else jnp.iinfo(dtype).max
+
+
+for _name in ("reduce_window_sum", "reduce_window_max", "reduce_window_min"):
+    windowed(_name)(pooling_window)
+    placed(_name)(pooling_rows)

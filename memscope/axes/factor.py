@@ -60,14 +60,16 @@ class Factor:
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """Rows `[scale*start + shift, scale*(start + steps) + shift)` of an axis, in a loop at `start`.
+    """Rows `[scale*start + shift, scale*(start + steps) + shift + extra)` of an axis, in a loop at `start`.
 
-    Rows outside the array hold arbitrary valid data, which whoever asked for them masks.
+    Rows outside the array hold arbitrary valid data, which whoever asked for them masks. `extra` rows are a halo:
+    those of the next chunk that overlapping windows reach into.
     """
 
     axis: int
     scale: int = 1
     shift: int = 0
+    extra: int = 0
 
 
 Extent = Window | Share | None
@@ -94,13 +96,13 @@ def shape_of(atom: Any) -> tuple[int, ...]:
     return tuple(getattr(atom.aval, "shape", ()))
 
 
-def through(at: At, window: Window) -> tuple[int, int]:
-    """The window in steps of the factor: (scale, shift)."""
-    if window.scale % at.unit or window.shift % at.unit:
+def through(at: At, window: Window) -> tuple[int, int, int]:
+    """The window in steps of the factor: (scale, shift, extra)."""
+    if window.scale % at.unit or window.shift % at.unit or window.extra % at.unit:
         raise Misaligned(at.unit)
-    return window.scale // at.unit, window.shift // at.unit
+    return window.scale // at.unit, window.shift // at.unit, window.extra // at.unit
 
 
-def onto(at: At, scale: int, shift: int) -> Window:
+def onto(at: At, scale: int, shift: int, extra: int = 0) -> Window:
     """The window of an operand's axis that covers those steps of the factor."""
-    return Window(at.axis, scale * at.unit, shift * at.unit)
+    return Window(at.axis, scale * at.unit, shift * at.unit, extra * at.unit)

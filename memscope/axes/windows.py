@@ -6,6 +6,7 @@ result's rows from operands cut so. Rows that fall outside an operand are masked
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,23 +49,28 @@ def placed(name: str) -> Callable[[PlacedRule], PlacedRule]:
 
 def shifted_axes(eqn: Eqn) -> Sequence[Factor]:
     """What `WINDOWS` joins, in the form of factors: for following an axis, not for computing along it."""
-    name = eqn.primitive.name
-    if name not in WINDOWS:
+    if eqn.primitive.name not in WINDOWS:
         return ()
-    axis_of = {"concatenate": "dimension", "split": "axis"}
     shape = shape_of(eqn.outvars[0])
-    axes = [int(eqn.params[axis_of[name]])] if name in axis_of else range(len(shape))
-    rank = len(shape)
-    return [
-        mapped(shape[a], [a if len(shape_of(v)) == rank else None for v in eqn.invars], [a] * len(eqn.outvars))
-        for a in axes
-    ]
+    joined = []
+    for axis in range(len(shape)):
+        try:
+            windows = WINDOWS[eqn.primitive.name](eqn, 0, Window(axis))
+        except Blocked:
+            continue
+        ins = [None if w is None else w.axis for w in windows]
+        joined.append(mapped(shape[axis], ins, [axis] * len(eqn.outvars)))
+    return joined
 
 
-def _row_numbers(rank: int, axis: int, first: Any, count: int) -> Any:
+def row_numbers(rank: int, axis: int, first: Any, count: int) -> Any:
     shape = [1] * rank
     shape[axis] = count
     return lax.broadcasted_iota(np.int32, shape, axis) + lax.convert_element_type(first, np.int32)
+
+
+def _shifted(window: Window, rows: int) -> Window:
+    return dataclasses.replace(window, shift=window.shift + rows)
 
 
 @windowed("slice")
@@ -72,7 +78,7 @@ def slice_window(eqn: Eqn, out: int, window: Window) -> list[Window | None]:
     """Row r of the result is row `start + stride * r` of the operand."""
     start = eqn.params["start_indices"][window.axis]
     stride = (eqn.params["strides"] or (1,) * len(eqn.params["start_indices"]))[window.axis]
-    return [Window(window.axis, window.scale * stride, window.shift * stride + start)]
+    return [Window(window.axis, window.scale * stride, window.shift * stride + start, window.extra * stride)]
 
 
 @placed("slice")
@@ -90,7 +96,7 @@ def pad_window(eqn: Eqn, out: int, window: Window) -> list[Window | None]:
     low, _, interior = eqn.params["padding_config"][window.axis]
     if interior:
         raise Blocked("the padding lies between the rows of this axis")
-    return [Window(window.axis, window.scale, window.shift - low), None]
+    return [_shifted(window, -low), None]
 
 
 @placed("pad")
@@ -104,7 +110,7 @@ def pad_rows(eqn: Eqn, out: int, window: Window, operands: Sequence[Any], first:
     padded = lax.pad(operand, value, others)
     if length == 0:
         return jnp.full(padded.shape, value, padded.dtype)
-    row = _row_numbers(padded.ndim, axis, first, count) - low
+    row = row_numbers(padded.ndim, axis, first, count) - low
     return jnp.where((row >= 0) & (row < length), padded, value)
 
 
@@ -113,13 +119,13 @@ def concatenate_window(eqn: Eqn, out: int, window: Window) -> list[Window | None
     """Row r of the result is row `r - offset` of one of the operands."""
     if window.axis != int(eqn.params["dimension"]):
         raise Blocked("the concatenation joins arrays along another axis")
-    return [Window(window.axis, window.scale, window.shift - offset) for offset in _offsets(eqn)]
+    return [_shifted(window, -offset) for offset in _offsets(eqn)]
 
 
 @placed("concatenate")
 def concatenate_rows(eqn: Eqn, out: int, window: Window, operands: Sequence[Any], first: Any, count: int) -> Any:
     """Each row is picked from the operand it lies in."""
-    row = _row_numbers(len(shape_of(eqn.outvars[0])), window.axis, first, count)
+    row = row_numbers(len(shape_of(eqn.outvars[0])), window.axis, first, count)
     rows, *rest = operands
     for offset, operand in zip(_offsets(eqn)[1:], rest, strict=True):
         rows = jnp.where(row >= offset, operand, rows)
@@ -136,7 +142,7 @@ def split_window(eqn: Eqn, out: int, window: Window) -> list[Window | None]:
     """Row r of part k is row `offset k + r` of the operand."""
     if window.axis != int(eqn.params["axis"]):
         raise Blocked("the split cuts another axis")
-    return [Window(window.axis, window.scale, window.shift + sum(eqn.params["sizes"][:out]))]
+    return [_shifted(window, sum(eqn.params["sizes"][:out]))]
 
 
 @placed("split")

@@ -96,7 +96,7 @@ class Chunk:
         """This chunk as the body of one of its eqns sees it: in steps of the factor that goes through the body."""
         env: Env = dict(zip(body.jaxpr.constvars, body.closed.consts, strict=True))
         setting = Setting(body, env, steps, self.setting.form, tagged=False)
-        return Chunk(setting, self.row(task.scale, task.shift), task.scale * self.steps)
+        return Chunk(setting, self.row(task.scale, task.shift), self._steps_of(task))
 
     def take(self, given: Iterable[tuple[jex_core.Var, Extent, Any]]) -> None:
         """Takes values from outside: whole ones, and what there is of others."""
@@ -145,14 +145,21 @@ class Chunk:
 
     def _cut(self, whole: Any, window: Window) -> Any:
         """This chunk's rows of a window; those outside the array are its first or last one, or nothing."""
-        first, count = self.row(window.scale, window.shift), window.scale * self.steps
+        first, count = self.row(window.scale, window.shift), self._rows_of(window)
         length = whole.shape[window.axis]
-        if window.shift >= 0 and window.scale * self.setting.steps + window.shift <= length:
+        if window.shift >= 0 and window.scale * self.setting.steps + window.shift + window.extra <= length:
             return rows(whole, window.axis, first, count)
         if length == 0:
             return jnp.zeros([count if a == window.axis else s for a, s in enumerate(whole.shape)], whole.dtype)
         index = lax.convert_element_type(first, np.int32) + lax.iota(np.int32, count)
         return jnp.take(whole, jnp.clip(index, 0, length - 1), window.axis, mode="clip")
+
+    def _rows_of(self, window: Window) -> int:
+        return window.scale * self.steps + window.extra
+
+    def _steps_of(self, task: Task) -> int:
+        """Steps of its factor that a task takes in this chunk."""
+        return task.scale * self.steps + task.extra
 
     def row(self, scale: int, shift: int) -> Any:
         """The first row of a window in this chunk."""
@@ -172,7 +179,7 @@ class Chunk:
             first = self.row(task.scale, task.shift)
             values = [values[0], local_indices(eqn, task.factor, values[1], first), *values[2:]]
         if name in RESIZE:
-            params = {**RESIZE[name](eqn, task.factor, task.scale * self.steps), **params}
+            params = {**RESIZE[name](eqn, task.factor, self._steps_of(task)), **params}
         if self.setting.form is not Form.PLAIN and name in JOINS and fusible_operand(self.program, eqn):
             return [in_blocks(eqn, values[0], tag)]
         return bind(eqn, values, tag, **params)
@@ -182,7 +189,7 @@ class Chunk:
         eqn = self.program.eqns[task.eqn]
         assert task.factor is not None
         if is_over_time(eqn, task.factor):
-            return bind(eqn, values, self.setting.tag(task.eqn), length=task.scale * self.steps)
+            return bind(eqn, values, self.setting.tag(task.eqn), length=self._steps_of(task))
         with self._at(task):
             return run_flow(self, task, values)
 
@@ -205,7 +212,7 @@ class Chunk:
         first = self.row(window.scale, window.shift)
         with self._at(task):
             rule = AT[eqn.primitive.name]
-            return [rule(eqn, eqn.outvars.index(var), window, values, first, window.scale * self.steps)]
+            return [rule(eqn, eqn.outvars.index(var), window, values, first, self._rows_of(window))]
 
     def _operands(self, task: Task) -> list[Any]:
         return [self.read(atom, window) for atom, window in task.reads(self.program)]

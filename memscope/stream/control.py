@@ -313,7 +313,7 @@ def _read_off(eqn: Eqn, frame: Frame, size: int, extents: list[Extent], needs: S
 def _single(extents: set[Extent]) -> Extent:
     """The one window that is asked for; None where it takes more than that."""
     (extent,) = extents if len(extents) == 1 else (None,)
-    return extent if isinstance(extent, Window) and extent.shift == 0 else None
+    return extent if isinstance(extent, Window) and extent.shift == extent.extra == 0 else None
 
 
 def _at(extent: Extent, stacked: bool) -> At | Share | None:

@@ -27,19 +27,20 @@ SUMS = frozenset({"add", "dot"})
 class Task:
     """Eqn `eqn` of the program for a part of its results.
 
-    That is steps `[scale*start + shift, ...)` of `factor`, or a window of one result (`placed`: which, and
-    where) of a primitive that shifts rows, or, where neither is given, all of it.
+    That is steps `[scale*start + shift, ...)` of `factor`, with `extra` more, or a window of one result
+    (`placed`: which, and where) of a primitive that shifts rows, or, where neither is given, all of it.
     """
 
     eqn: int
     factor: Factor | None = None
     scale: int = 1
     shift: int = 0
+    extra: int = 0
     placed: tuple[int, Window] | None = None
 
     @functools.cached_property
     def _hash(self) -> int:
-        return hash((self.eqn, self.factor, self.scale, self.shift, self.placed))
+        return hash((self.eqn, self.factor, self.scale, self.shift, self.extra, self.placed))
 
     def __hash__(self) -> int:  # kept, as a search asks for it millions of times
         return self._hash
@@ -75,7 +76,7 @@ class Task:
     def _extent(self, at: At | Share | None) -> Extent:
         if isinstance(at, Share):
             return Share(at.steps // self.scale)
-        return None if at is None else onto(at, self.scale, self.shift)
+        return None if at is None else onto(at, self.scale, self.shift, self.extra)
 
 
 def tasks_for(program: Program, var: jex_core.Var, extent: Extent) -> list[Task]:
@@ -105,14 +106,14 @@ def _window_task(program: Program, var: jex_core.Var, window: Window) -> Task:
         return task
     at = factor.outs[out]
     assert isinstance(at, At)
-    scale, shift = through(at, window)
-    if factor.carried and (scale, shift) != (1, 0):
+    scale, shift, extra = through(at, window)
+    if factor.carried and (scale, shift, extra) != (1, 0, 0):
         raise Blocked("its steps run one after the other, so that none can be taken out of turn")
-    if shift and writes_counted_rows(eqn, factor):
+    if (shift or extra) and writes_counted_rows(eqn, factor):
         raise Blocked("it writes each of these rows once, where it counts")
-    if shift and any(isinstance(at, Share) for at in (*factor.ins, *factor.outs)):
+    if (shift or extra) and any(isinstance(at, Share) for at in (*factor.ins, *factor.outs)):
         raise Blocked("it sums over these rows, so that each has to be taken once")
-    return Task(index, factor, scale, shift)
+    return Task(index, factor, scale, shift, extra)
 
 
 def _share_tasks(program: Program, var: jex_core.Var, share: Share) -> list[Task]:
