@@ -48,9 +48,20 @@ RATES = {  # seconds per element of the result (or of the operand, where that is
     "top_k": 1.2e-9,
     "gather": 2e-9,
     "scatter": 5e-9,
-    "random": 2e-9,
+    "random": 2.7e-9,
+    "threefry": 2.7e-9,
+    "cum": 3.5e-9,
 }
 FLOP_SECONDS = 1 / 1.0e11
+FFT_SECONDS = 2e-10
+"""Per element and halving of its axes."""
+
+POOL_SECONDS = 4.5e-10
+"""Per element of the result and of its window."""
+
+HASH_OPERATIONS = 100
+"""Of threefry, an element: twenty rounds of an addition, a rotation and an exclusive or."""
+
 PACKING_SECONDS_PER_BYTE = 1 / 12e9
 """A dot rearranges its operands before it multiplies: dear where a loop does so for each small chunk."""
 
@@ -276,6 +287,12 @@ def _compute(eqn: Eqn) -> float:
         return _dot_flops(eqn) * FLOP_SECONDS * (NARROW_FACTOR if _is_narrow(eqn) else 1.0)
     if name in ("triangular_solve", "cholesky", "lu", "qr", "eigh", "svd"):
         return _solve_flops(eqn) * SOLVE_FLOP_SECONDS
+    if name == "conv_general_dilated":
+        return _convolution_flops(eqn) * FLOP_SECONDS
+    if name == "fft":
+        return _fft_steps(eqn) * FFT_SECONDS
+    if name.startswith("reduce_window"):
+        return _pooled(eqn) * POOL_SECONDS
     if name in VIEWS or name in ("dynamic_slice", "dynamic_update_slice"):
         return 0.0
     if name in UPDATES:
@@ -289,7 +306,7 @@ def _compute(eqn: Eqn) -> float:
 def _kind(name: str) -> str:
     if name in EXPENSIVE:
         return "expensive"
-    for kind in ("sort", "top_k", "scatter", "random"):
+    for kind in ("sort", "top_k", "scatter", "random", "threefry", "cum"):
         if name.startswith(kind):
             return kind
     return "cheap"
@@ -303,6 +320,14 @@ def _work(eqn: Eqn, body: tuple[Estimate, float] | None) -> float:
         return _dot_flops(eqn)
     if name in ("triangular_solve", "cholesky", "lu", "qr", "eigh", "svd"):
         return _solve_flops(eqn)
+    if name == "conv_general_dilated":
+        return _convolution_flops(eqn)
+    if name == "fft":
+        return _fft_steps(eqn)
+    if name.startswith("reduce_window"):
+        return _pooled(eqn)
+    if name.startswith(("random_bits", "threefry")):
+        return float(HASH_OPERATIONS * _size(eqn.outvars[0]))
     if name in VIEWS or name in MOVES or name in ("dynamic_slice", "dynamic_update_slice"):
         return 0.0
     size = max((_size(a) for a in (*eqn.invars, *eqn.outvars)), default=0)
@@ -317,6 +342,21 @@ def _dot_flops(eqn: Eqn) -> float:
     (contract, _), _ = eqn.params["dimension_numbers"]
     lhs = shape_of(eqn.invars[0])
     return 2.0 * _size(eqn.outvars[0]) * math.prod(lhs[a] for a in contract)
+
+
+def _convolution_flops(eqn: Eqn) -> float:
+    kernel, dims = shape_of(eqn.invars[1]), eqn.params["dimension_numbers"]
+    taps = math.prod(kernel) // max(1, kernel[dims.rhs_spec[0]])
+    return 2.0 * _size(eqn.outvars[0]) * taps
+
+
+def _fft_steps(eqn: Eqn) -> float:
+    size = max(_size(eqn.invars[0]), _size(eqn.outvars[0]))
+    return size * math.log2(max(2, math.prod(eqn.params["fft_lengths"])))
+
+
+def _pooled(eqn: Eqn) -> float:
+    return float(_size(eqn.outvars[0]) * math.prod(eqn.params["window_dimensions"]))
 
 
 def _packing(eqn: Eqn, body: tuple[Estimate, float] | None) -> int:
