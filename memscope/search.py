@@ -182,12 +182,12 @@ class Search:
     @functools.cached_property
     def _bodies(self) -> tuple[Program, dict[Place, Search]]:
         """The program with large loop constants moved into the bodies, and a search for each body worth one."""
-        worth = self.original_estimate.temp_bytes // 32
-        moved = move_in(self.program, self.target, max(1, worth))
+        worth = max(1, self.original.temp_bytes // 32)
+        moved = move_in(self.program, self.target, worth)
         bodies = {
             place: Search(body, self.target, self.progress)
             for place, body in inner_programs(moved).items()
-            if estimate(body.closed).temp_bytes > worth
+            if max((nbytes(v) for eqn in body.eqns for v in eqn.outvars), default=0) > worth
         }
         return moved, bodies
 
