@@ -35,9 +35,11 @@ Var = jex_core.Var
 Hints = dict[Var, list[int]]
 Progress = Callable[[str], None]
 
-RANKING_CHUNK = 2 << 20
+RANKING_CHUNKS = (2 << 20, 16 << 20)
 CHUNKS = tuple(1 << bits for bits in (12, 14, 16, 18, 20, 21, 22, 24, 26))
 """Bytes of the largest array of one iteration: what the search chooses among."""
+
+USUAL_CHUNK = 1 << 20
 
 SEEDS, ROUNDS, SHORTLIST, CONFIRMATIONS = 6, 4, 3, 6
 LARGE_PROGRAM = 1000
@@ -244,14 +246,15 @@ class Search:
         """Those that should fit first, then by time, then by temporaries."""
 
         def key(structure: Structure) -> tuple[Any, ...]:
-            small = self.candidate(structure, RANKING_CHUNK)
-            fits = self._predicted_peak(small) <= limit
-            if not fits:
+            tried = [self.candidate(structure, size) for size in RANKING_CHUNKS]
+            fitting = [c for c in tried if self._predicted_peak(c) <= limit]
+            if not fitting:
                 small = self.candidate(structure, CHUNKS[0])
-                fits = self._predicted_peak(small) <= limit
-            if not fits:
+                fitting = [small] if self._predicted_peak(small) <= limit else []
+            if not fitting:
                 return 1, small.estimate.temp_bytes, small.estimate.seconds
-            return 0, round(small.estimate.seconds / self.original_estimate.seconds, 1), small.estimate.temp_bytes
+            best = min(fitting, key=lambda c: c.estimate.seconds)
+            return 0, round(best.estimate.seconds / self.original_estimate.seconds, 1), best.estimate.temp_bytes
 
         return sorted(structures, key=key)
 
@@ -275,7 +278,7 @@ class Search:
                 for size in self._chunk_sizes
                 if self._predicted_peak(candidate := self.candidate(structure, size, form)) <= limit * MARGIN
             ),
-            key=lambda candidate: candidate.estimate.seconds,
+            key=lambda candidate: (_bucket(candidate.estimate.seconds), _oddity(candidate.chunk_bytes)),
         )
         largest = dict.fromkeys(shortlist, CHUNKS[-1])
         narrow: Found | None = None
@@ -444,6 +447,16 @@ def chunk_steps(total: int, step_bytes: int, chunk_bytes: int) -> int:
     trips = -(-total // most)
     even = -(-total // trips)
     return even if even < 16 else min(most, -(-even // 8) * 8)
+
+
+def _bucket(seconds: float) -> int:
+    """Times that an estimate can't tell apart: within 5%."""
+    return round(math.log(max(seconds, 1e-9)) / 0.05)
+
+
+def _oddity(chunk_bytes: int) -> float:
+    """How far chunks are from the size that ran fastest most often, in powers of two."""
+    return abs(math.log2(chunk_bytes / USUAL_CHUNK))
 
 
 def _forms(structure: Structure) -> tuple[Form, ...]:
