@@ -16,9 +16,10 @@ from jax.extend import core as jex_core
 from .axes.reduction import COMBINERS
 from .cost import CHEAP
 from .evaluate import TAG, bind
-from .program import Program, is_var, nbytes
+from .program import Program, aval_of, is_var, nbytes
 from .sharded import run_sharded, sharded_bodies
 from .stream.control import FRAMES, RUNNERS, Frame, frame_of
+from .stream.early import EarlySlice, early_slices, take_early
 from .target import Target
 from .trace import trace_flat
 
@@ -26,6 +27,9 @@ Var = jex_core.Var
 ClosedJaxpr = jex_core.ClosedJaxpr
 Place = tuple[int, int]
 """An eqn, and which of its bodies."""
+
+Cones = dict[int, list[int]]
+"""For an operand of a loop's bodies, by position, the eqns that make it."""
 
 MOVABLE = CHEAP | frozenset(COMBINERS) | {"dot_general", "gather", "select_n"}
 """What may be computed again in each iteration: nothing that takes much longer than to read its result."""
@@ -49,27 +53,84 @@ def _bodies_of(eqn: jex_core.JaxprEqn) -> tuple[Program, ...]:
     return frame_of(eqn).bodies if eqn.primitive.name in FRAMES else ()
 
 
+@dataclasses.dataclass(frozen=True)
+class Moved:
+    """An array that a loop reads, made inside it: nothing of it exists outside.
+
+    Attributes:
+      shape, dtype, bytes: of the whole array.
+      op: the primitive that makes it, at the user's line `source`.
+      loop: the primitive whose body it is made in, at the line `within`.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    op: str
+    source: str | None
+    loop: str
+    within: str | None
+
+
+def moved_arrays(program: Program, at_least: int) -> tuple[Moved, ...]:
+    """What `move_in` moves."""
+    found = []
+    for index, cones in _moves(program, at_least).items():
+        eqn = program.eqns[index]
+        for position in cones:
+            var = eqn.invars[frame_of(eqn).operands[position]]
+            assert is_var(var)
+            maker = program.producer[var]
+            name, source = program.eqns[maker].primitive.name, program.sources[maker]
+            shape, dtype = aval_of(var).shape, str(aval_of(var).dtype)
+            found.append(Moved(shape, dtype, nbytes(var), name, source, eqn.primitive.name, program.sources[index]))
+    return tuple(found)
+
+
 def move_in(program: Program, target: Target, at_least: int) -> Program:
     """The program with what makes the large arrays that its loops only read moved into their bodies.
 
     Args:
       at_least: bytes from which an array is large.
     """
-    moved = {
+    moves = _moves(program, at_least)
+    return _retraced(program, target, moves, {}) if moves else program
+
+
+def _moves(program: Program, at_least: int) -> dict[int, Cones]:
+    return {
         index: cones
         for index, eqn in enumerate(program.eqns)
         if eqn.primitive.name in FRAMES and (cones := _cones(program, frame_of(eqn), eqn, at_least))
     }
-    return _retraced(program, target, moved, {}) if moved else program
+
+
+def move_slices(program: Program, target: Target, at_least: int) -> Program:
+    """The program with slices of large arrays taken before those are computed, in its bodies."""
+    bodies: dict[Place, ClosedJaxpr] = {}
+    for place, body in inner_programs(program).items():
+        early = early_slices(body, at_least)
+        if early:
+            bodies[place] = trace_flat(_sliced(body, early), body, target.platform)
+    return with_bodies(program, target, bodies) if bodies else program
+
+
+def _sliced(program: Program, early: Mapping[int, EarlySlice]) -> Callable[..., list[Any]]:
+    def run(*args: Any) -> list[Any]:
+        env: dict[Var, Any] = dict(zip(program.jaxpr.constvars, program.closed.consts, strict=True))
+        env.update(zip(program.jaxpr.invars, args, strict=True))
+        for index, eqn in enumerate(program.eqns):
+            values = _values(env, eqn)
+            outs = take_early(program, early[index], env, values) if index in early else bind(eqn, values)
+            env.update(zip(eqn.outvars, outs, strict=True))
+        return [env[a] if is_var(a) else a.val for a in program.jaxpr.outvars]
+
+    return run
 
 
 def with_bodies(program: Program, target: Target, bodies: Mapping[Place, ClosedJaxpr]) -> Program:
     """The program with some bodies replaced by others that compute the same."""
     return _retraced(program, target, {}, bodies)
-
-
-Cones = dict[int, list[int]]
-"""For an operand of a loop's bodies, by position, the eqns that make it."""
 
 
 def _cones(program: Program, frame: Frame, eqn: jex_core.JaxprEqn, at_least: int) -> Cones:

@@ -16,6 +16,7 @@ from .axes import Window
 from .check import Check, check_plan
 from .compile import Build, Compiled
 from .errors import LimitError
+from .inside import Moved
 from .planned import PlannedFunction, Signature, dynamic_only
 from .profile import Profile, profile_compiled
 from .program import Program, aval_of, nbytes
@@ -99,6 +100,7 @@ class Plan:
       slowdown: predicted time of `fn` over that of the function as written: an estimate.
       extra_work: arithmetic of `fn` over that of the function as written, counted from the jaxprs.
       loops: empty where nothing was rewritten.
+      moved: arrays that the function's own loops only read, and now make inside for themselves.
       fn: the rewritten function, jitted; same pytrees in and out.
     """
 
@@ -112,12 +114,18 @@ class Plan:
     slowdown: float
     extra_work: float
     loops: tuple[Loop, ...]
+    moved: tuple[Moved, ...]
     fn: Callable[..., Any]
     rewritten: jex_core.ClosedJaxpr
     original: Callable[..., Any]
     original_temp_bytes: int
     compiled: Compiled = dataclasses.field(repr=False)
     request: Request = dataclasses.field(repr=False)
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was rewritten."""
+        return bool(self.loops or self.moved)
 
     @property
     def temp_bytes(self) -> int:
@@ -214,6 +222,7 @@ class Request:
             slowdown=after.seconds / before.seconds if before.seconds else 1.0,
             extra_work=after.work / before.work if before.work else 1.0,
             loops=() if candidate is None else _loops(candidate),
+            moved=() if candidate is None else candidate.moved,
             fn=PlannedFunction(self.signature, rewritten, found.compiled.build, original),
             rewritten=rewritten,
             original=original,

@@ -95,6 +95,12 @@ def _why_output(program: Program, buffer: Buffer) -> str:
                 f"it is a copy of the argument {names[given]}, which comes back unchanged, so that it exists twice: "
                 "leave it out of the results (a scan's body need not return what it is given), or donate it"
             )
+        updated = _updated(program, var)
+        if updated in names:
+            return (
+                f"it is the argument {names[updated]} with some of it replaced, beside the old one: donate it "
+                f"(donate_argnums), so that it is changed in place"
+            )
     return "it is a result of the function: return less, or reduce it inside"
 
 
@@ -109,3 +115,25 @@ def _stacked_back(program: Program, var: jex_core.Var) -> jex_core.Var | None:
     out = body.outvars[eqn.outvars.index(var)]
     given = next((a for i, a in enumerate(eqn.invars) if i in frame.stacked_ins and body.invars[i] is out), None)
     return given if is_var(given) else None
+
+
+def _updated(program: Program, var: jex_core.Var) -> jex_core.Var | None:
+    """What a result is an update of: by scatters and slices written into it, or step by step in a loop."""
+    while (index := program.producer.get(var)) is not None:
+        eqn = program.eqns[index]
+        name = eqn.primitive.name
+        if name.startswith("scatter") or name == "dynamic_update_slice":
+            before = eqn.invars[0]
+        elif name in FRAMES:
+            frame = frame_of(eqn)
+            back = {out: frame.operands[i] for i, out in frame.ties.items()}
+            out = eqn.outvars.index(var)
+            if out not in back:
+                return None
+            before = eqn.invars[back[out]]
+        else:
+            return None
+        if not is_var(before):
+            return None
+        var = before
+    return var

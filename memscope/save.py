@@ -55,7 +55,7 @@ def export(plan: Plan) -> jax.export.Exported:
 
 
 def _header(plan: Plan) -> str:
-    how = f"instead of {format_bytes(plan.original_peak_bytes)}" if plan.loops else "as it was written"
+    how = f"instead of {format_bytes(plan.original_peak_bytes)}" if plan.changed else "as it was written"
     lines = [f"{plan.program.name}, rewritten by memscope to peak at {format_bytes(plan.peak_bytes)} {how}."]
     if plan.build.options:
         lines += [

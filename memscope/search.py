@@ -20,7 +20,7 @@ from .axes import Window
 from .axes.factor import shape_of
 from .compile import Build, Compiled, compile_flat, compile_program
 from .cost import Estimate, estimate
-from .inside import Place, inner_programs, move_in, with_bodies
+from .inside import Moved, Place, inner_programs, move_in, move_slices, moved_arrays, with_bodies
 from .program import Program, is_var, nbytes
 from .reasons import Hindrance, hindrances
 from .sizes import format_bytes
@@ -54,6 +54,9 @@ CAPTURED_FROM = 256 << 10
 BODY_SHARES = (0.6, 0.25, 0.0)
 """How much of the room under a limit is tried for what happens inside a loop."""
 
+WORK_BUDGET, WORK_FOR_FREE = 50.0, 0.05
+"""How many times as long a rewritten function may take, and how many seconds nobody minds: both estimated."""
+
 MARGIN = 0.97
 """How much of the limit an estimate may fill before it is not even tried."""
 
@@ -74,6 +77,7 @@ class Candidate:
     Attributes:
       structure, chunk_bytes, chunks: its loops and their chunks; None where only bodies are rewritten.
       bodies: what loops and branches of the program have got as their bodies.
+      moved: what is made inside them now.
     """
 
     closed: jex_core.ClosedJaxpr
@@ -82,6 +86,7 @@ class Candidate:
     chunk_bytes: int = 0
     chunks: Mapping[LoopPlan, int] = dataclasses.field(default_factory=dict)
     bodies: tuple[Candidate, ...] = ()
+    moved: tuple[Moved, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -184,8 +189,8 @@ class Search:
     @functools.cached_property
     def _bodies(self) -> tuple[Program, dict[Place, Search]]:
         """The program with large loop constants moved into the bodies, and a search for each body worth one."""
-        worth = max(1, self.original.temp_bytes // 32)
-        moved = move_in(self.program, self.target, worth)
+        worth = self._worth
+        moved = move_slices(move_in(self.program, self.target, worth), self.target, worth)
         bodies = {
             place: Search(body, self.target, self.progress)
             for place, body in inner_programs(moved).items()
@@ -193,20 +198,27 @@ class Search:
         }
         return moved, bodies
 
+    @property
+    def _worth(self) -> int:
+        """Bytes from which an array that a loop reads, or makes, is worth a look."""
+        return max(1, self.original.temp_bytes // 32)
+
     def _inside(self, limit: int) -> Found | None:
         """The best with the bodies of loops and branches rewritten; None where there is none worth it."""
         moved, bodies = self._bodies
         lowest: Found | None = None
-        for share in BODY_SHARES if bodies else ():
+        for share in BODY_SHARES if bodies else (0.0,):
             room = int(share * (limit - self._fixed_bytes))
             made = {place: search._body_within(room) for place, search in bodies.items()}
             rewritten = {place: candidate for place, candidate in made.items() if candidate is not None}
-            if not rewritten:
+            if not rewritten and moved is self.program:
                 continue
             closed = {place: candidate.closed for place, candidate in rewritten.items()}
             program = with_bodies(moved, self.target, closed)
             outer = Search(program, self.target, self.progress)
-            found = outer._around(limit, tuple(rewritten.values()))
+            if not self._affords(outer.original_estimate):
+                continue
+            found = outer._around(limit, tuple(rewritten.values()), moved_arrays(self.program, self._worth))
             if lowest is None or found.peak_bytes < lowest.peak_bytes:
                 lowest = found
             if found.peak_bytes <= limit:
@@ -218,15 +230,15 @@ class Search:
         found, _ = self.run(self._fixed_bytes + max(1, room))
         return found.candidate
 
-    def _around(self, limit: int, bodies: tuple[Candidate, ...]) -> Found:
+    def _around(self, limit: int, bodies: tuple[Candidate, ...], moved: tuple[Moved, ...]) -> Found:
         """This program, some of whose bodies are rewritten, within a limit; the lowest where it does not fit."""
         found = self.as_written(limit) or self._descend(limit)[0]
         candidate = found.candidate or Candidate(self.program.closed, self.original_estimate, None)
-        return dataclasses.replace(found, candidate=dataclasses.replace(candidate, bodies=bodies))
+        return dataclasses.replace(found, candidate=dataclasses.replace(candidate, bodies=bodies, moved=moved))
 
     def _descend(self, limit: int) -> tuple[Found, bool]:
         """Round after round, what looks best for a limit; and whether it fits."""
-        lowest = Found(self.program, None, min(self.builds.values(), key=lambda c: c.bound_bytes))
+        lowest = self._lowest_as_written
         state: Structure | None = None
         for _ in range(ROUNDS):
             grown = self.grow(state)
@@ -277,6 +289,7 @@ class Search:
                 for form in _forms(structure)
                 for size in self._chunk_sizes
                 if self._predicted_peak(candidate := self.candidate(structure, size, form)) <= limit * MARGIN
+                and self.worth_running(candidate)
             ),
             key=lambda candidate: (_bucket(candidate.estimate.seconds), _oddity(candidate.chunk_bytes)),
         )
@@ -299,8 +312,19 @@ class Search:
             largest[option.structure] = int(option.chunk_bytes / max(1.5, min(excess, 64)))
         if narrow is not None:
             return narrow
-        smallest = (self.confirm(self.candidate(s, CHUNKS[0])) for s in ranked[:2])
-        return min(smallest, key=lambda found: found.peak_bytes)
+        smallest = [c for s in ranked[:2] if self.worth_running(c := self.candidate(s, CHUNKS[0]))]
+        return min(map(self.confirm, smallest), key=lambda found: found.peak_bytes, default=self._lowest_as_written)
+
+    @property
+    def _lowest_as_written(self) -> Found:
+        return Found(self.program, None, min(self.builds.values(), key=lambda c: c.bound_bytes))
+
+    def worth_running(self, candidate: Candidate) -> bool:
+        """Within the work budget: what takes many times as long has to be written in another way."""
+        return self._affords(candidate.estimate)
+
+    def _affords(self, estimate: Estimate) -> bool:
+        return estimate.seconds <= WORK_BUDGET * self.original_estimate.seconds + WORK_FOR_FREE
 
     def confirm(self, candidate: Candidate) -> Found:
         """Compiles a candidate, as the reference build: its account is exact, and its loops run as fast."""

@@ -10,6 +10,7 @@ from ..sizes import format_bytes
 from .html import page, profile_fragment
 
 if TYPE_CHECKING:
+    from ..inside import Moved
     from ..plan import Loop, Plan, SinkInfo, Stream
     from ..profile import Buffer
 
@@ -28,11 +29,12 @@ def _lines(plan: Plan) -> list[str]:
         "   (arguments + outputs + temporaries, by XLA)",
         f"  temporaries {format_bytes(plan.original_temp_bytes):>9}  ->  {bounded}{format_bytes(plan.temp_bytes)}",
     ]
-    if not plan.loops:
+    if not plan.changed:
         return [*head, *_as_written(plan)]
     return [
         *head,
         f"  time        {plan.slowdown:.2f}x of before (estimated), arithmetic {plan.extra_work:.2f}x (counted)",
+        *(line for moved in plan.moved for line in _moved_lines(moved)),
         *(line for loop in plan.loops for line in _loop_lines(loop)),
     ]
 
@@ -50,6 +52,16 @@ def _as_written(plan: Plan) -> list[str]:
             "  memory XLA does not report (a plain jax.jit uses them; the profile gives its figures).",
         ]
     return ["  nothing to rewrite: the function runs as it is."]
+
+
+def _moved_lines(moved: Moved) -> list[str]:
+    again = "" if moved.loop == "cond" else ", again in each of its steps"
+    array = f"{_array(moved.dtype, moved.shape)}  {format_bytes(moved.bytes)}"
+    return [
+        "",
+        f"  made inside the {moved.loop}{_at(moved.within)}{again}: what it needs of",
+        f"    never whole  {array}  {moved.op}{_at(moved.source)}",
+    ]
 
 
 def _loop_lines(loop: Loop) -> list[str]:

@@ -20,7 +20,7 @@ from ..axes.factor import shape_of
 from ..evaluate import TAG, bind
 from ..program import Program, is_var
 from .reductions import BLOCK, JOINS, chain, reduces_lanes
-from .structure import LoopPlan, Streaming
+from .structure import LoopPlan, Streaming, sink_vars
 from .tasks import Read, Task
 
 if TYPE_CHECKING:
@@ -43,11 +43,18 @@ class Lanes:
 
 
 def lane_tasks(program: Program, loop: LoopPlan) -> Lanes:
-    """What a loop can make lane by lane; a fold along the reduced axis itself is not of that kind."""
+    """What a loop can make lane by lane.
+
+    A fold along the reduced axis itself is not of that kind, nor is a chain some of which the loop leaves behind.
+    """
+    left = {var for sink in loop.sinks for var in sink_vars(sink)}
     reductions = frozenset(
         task
         for task in loop.body
-        if task.factor is not None and task.factor.fold is None and reduces_lanes(program, program.eqns[task.eqn])
+        if task.factor is not None
+        and task.factor.fold is None
+        and reduces_lanes(program, program.eqns[task.eqn])
+        and left.isdisjoint(chain(program, program.eqns[task.eqn])[0])
     )
     inner, leaves = set(), set()
     for task in reductions:

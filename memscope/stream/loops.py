@@ -51,7 +51,10 @@ class _Arrangement:
         self.bodies = {sink: self._body(sink) for sink in sinks}
         self.leaves = {sink: self._leaves(body) for sink, body in self.bodies.items()}
         self.owners = {sink.task: sink for sink in sinks if isinstance(sink, Carried)}
+        self.later: dict[Sink, int] = {}
         self.levels, self._available = self._levels()
+        while self._put_off():
+            self.levels, self._available = self._levels()
 
     def _body(self, sink: Sink) -> dict[Task, None]:
         """Every task that one iteration needs for this sink."""
@@ -83,7 +86,7 @@ class _Arrangement:
             for sink in by_eqn.get(index, ()):
                 # A slice that the same iteration has just written may be read at once.
                 level = max((stacks.get(leaf, ready.get(leaf[0], 0)) for leaf in self.leaves[sink]), default=0)
-                levels[sink] = self._in_turn(sink, level, levels)
+                levels[sink] = max(self._in_turn(sink, level, levels), self.later.get(sink, 0))
                 ready.update(dict.fromkeys(sink_vars(sink), levels[sink] + 1))
                 if isinstance(sink, Stack):
                     stacks[sink.var, sink.window] = levels[sink]
@@ -106,18 +109,36 @@ class _Arrangement:
         directions = {_direction(task) for at, task in owned if at == level} | {_direction(sink.task)}
         return level + 1 if len(directions - {None}) > 1 else level
 
+    def _put_off(self) -> bool:
+        """Moves sinks to a later level that read what another loop of their level leaves; whether there are any."""
+        before = dict(self.later)
+        for level, group in self.grouped():
+            stacks = {(s.var, s.window) for s in group if isinstance(s, Stack)}
+            outside = [s for s in self.sinks if self.levels[s] == level and s not in group]
+            left = {(s.var, s.window) for s in outside if isinstance(s, Stack)} - stacks
+            for sink in group:
+                replays = (task for task in self._replays(group) if task in self.bodies[sink])
+                if left & self.leaves[sink] or any(self.levels[self.owners[task]] == level for task in replays):
+                    self.later[sink] = level + 1
+        return self.later != before
+
     def _is_ordinary(self, index: int, by_eqn: Mapping[int, object]) -> bool:
         eqn = self.program.eqns[index]
         return index not in by_eqn and (bool(eqn.effects) or not any(v in self.streamed for v in eqn.outvars))
 
     # Loops.
 
-    def loops(self) -> list[LoopPlan]:
-        groups = [
+    def grouped(self) -> list[tuple[int, list[Sink]]]:
+        """The sinks of each loop, with its level."""
+        return [
             (level, group)
             for level in sorted(set(self.levels.values()))
             for group in self._groups([s for s in self.sinks if self.levels[s] == level])
         ]
+
+    def loops(self) -> list[LoopPlan]:
+        """The loops, level by level."""
+        groups = self.grouped()
         replayed = {task for _, group in groups for task in self._replays(group)}
         return [self._loop(group, level, replayed) for level, group in groups]
 
