@@ -60,6 +60,13 @@ def loop_until(x: Any, n: Any) -> Any:
     return lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, jnp.cos(s[1])), (0, x * 2))[1]
 
 
+def rows_that_stop(x: Any, most: Any) -> Any:
+    def one(row: Any, most: Any) -> Any:
+        return lax.while_loop(lambda s: (s[0] < most) & (s[1].max() > 0.1), lambda s: (s[0] + 1, s[1] * 0.7), (0, row))
+
+    return jax.vmap(one)(jnp.abs(x) * 3, most * 1)
+
+
 def branches(x: Any, which: Any) -> Any:
     return lax.switch(which, [jnp.sin, lambda v: v[:, ::-1] * 2, lambda v: v - 1], x * 2)
 
@@ -93,6 +100,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "sums there and back": (there_and_back, (floats(11, 3),)),
     "counted loop": (counted_loop, (floats(7, 3),)),
     "loop until": (loop_until, (floats(7, 3), np.int32(4))),
+    "rows that stop": (rows_that_stop, (floats(9, 3), RNG.integers(0, 12, 9).astype(np.int32))),
     "branches": (branches, (floats(7, 3), np.int32(1))),
     "summing branch": (summing_branch, (floats(7, 3), floats(3, 2), np.bool_(True))),
     "nested": (nested, (floats(6, 2), floats(3, 5, 6, 2))),
@@ -194,6 +202,31 @@ class TestPlans:
         made = memscope.plan(train, *args, limit=limit)
         got, want = made.fn(*args), jax.jit(train)(*args)
         jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=2e-4, atol=1e-6), got, want)
+
+    def test_a_row_of_a_matrix_is_made_when_a_loop_asks_for_it(self) -> None:
+        def suppress(x: Any) -> Any:
+            near = jnp.exp(-jnp.abs(x[:, None] - x[None])) > 0.9
+            number = jnp.arange(x.shape[0])
+            start = jnp.ones(x.shape[0], bool)
+            return lax.fori_loop(
+                0, x.shape[0], lambda i, keep: jnp.where(keep[i] & near[i] & (number > i), False, keep), start
+            )
+
+        x = floats(2000)
+        made = memscope.plan(suppress, x, limit="200KiB")
+        assert made.fits
+        assert made.extra_work < 1.5
+        assert made.moved
+        assert "made inside the scan" in made.explain()
+        np.testing.assert_array_equal(made.fn(x), jax.jit(suppress)(x))
+
+    def test_what_would_take_many_times_as_long_is_no_plan(self) -> None:
+        def mix(x: Any) -> Any:
+            k = jnp.sin(x[:, None] * x[None])
+            return lax.fori_loop(0, 3000, lambda i, v: jnp.where(v > 0, v, k[(i * v[:2]).astype(int)].sum(0)), x * 0)
+
+        with pytest.raises(memscope.LimitError):
+            memscope.plan(mix, floats(3000), limit="1MiB")
 
     def test_a_shard_map_is_rewritten_inside(self) -> None:
         mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.extend import core as jex_core
 
@@ -44,6 +45,8 @@ class Frame:
       stacked_ins, stacked_outs: positions that a scan slices and stacks along a leading axis.
       ties: for a carry, the position of its value after a step, by the one before.
       fixed: operands that decide how often a loop runs, and so are needed whole.
+      condition: of a `while`; where its result has axes (`lanes` of them, in front, as in every part of the state),
+        each row stops by itself, as under `vmap`.
     """
 
     bodies: tuple[Program, ...]
@@ -52,6 +55,11 @@ class Frame:
     stacked_outs: frozenset[int] = frozenset()
     ties: Mapping[int, int] = dataclasses.field(default_factory=dict)
     fixed: frozenset[int] = frozenset()
+    condition: Program | None = None
+
+    @property
+    def lanes(self) -> int:
+        return 0 if self.condition is None else len(shape_of(self.condition.jaxpr.outvars[0]))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,6 +69,7 @@ class Flow:
     Attributes:
       ins, outs: how much of each operand and result of a body one chunk has.
       tasks: for each body, what it computes of it.
+      test: what a condition with lanes computes, `given` so much of its operands.
     """
 
     frame: Frame
@@ -68,6 +77,8 @@ class Flow:
     ins: tuple[Extent, ...]
     outs: tuple[Extent, ...]
     tasks: tuple[tuple[Task, ...], ...]
+    test: tuple[Task, ...] = ()
+    given: tuple[Extent, ...] = ()
 
 
 @functools.lru_cache(maxsize=512)
@@ -117,6 +128,7 @@ def _while_frame(eqn: Eqn) -> Frame:
         operands=tuple(range(before, len(eqn.invars))),
         ties={consts + i: i for i in range(len(eqn.outvars))},
         fixed=frozenset(read),
+        condition=condition,
     )
 
 
@@ -206,6 +218,8 @@ def _joined(frame: Frame, seed: tuple[bool, int, int]) -> set[tuple[bool, int, i
         is_in, position, axis = pending.pop()
         partner = frame.ties.get(position) if is_in else back.get(position)
         near = set() if partner is None else {(not is_in, partner, axis)}
+        if axis < frame.lanes and (is_in is False or position in frame.ties):
+            near |= {(True, carry, axis) for carry in frame.ties}
         for body in frame.bodies:
             near |= _reached(body, is_in, position, axis)
         for place in near - joined:
@@ -254,7 +268,7 @@ def _flow(eqn: Eqn, frame: Frame, ins: Places, outs: Places) -> Flow | None:
 def _settle(frame: Frame, extents: list[Extent], size: int) -> list[Needs] | None:
     """Turns whole results that can't be had whole into shares, until all can be had; None where some can't."""
     while True:
-        if any(extents[frame.ties[p]] is not None for p in frame.fixed):
+        if any(not _may_be(frame, extents[frame.ties[p]]) for p in frame.fixed):
             return None
         needs = [_body_needs(frame, body, extents) for body in frame.bodies]
         short = [p for p, extent in enumerate(extents) if not _available(frame, needs, p, extent)]
@@ -264,6 +278,11 @@ def _settle(frame: Frame, extents: list[Extent], size: int) -> list[Needs] | Non
             return None
         for p in short:
             extents[p] = Share(size)
+
+
+def _may_be(frame: Frame, extent: Extent) -> bool:
+    """Whether what a condition reads may be had so."""
+    return extent is None or (isinstance(extent, Window) and extent.axis < frame.lanes)
 
 
 def _available(frame: Frame, needs: Sequence[Needs], position: int, extent: Extent) -> bool:
@@ -292,22 +311,63 @@ def _read_off(eqn: Eqn, frame: Frame, size: int, extents: list[Extent], needs: S
     asked: dict[int, set[Extent]] = {}
     for body, need in zip(frame.bodies, needs, strict=True):
         demands = [(v, e) for v, e in zip(body.jaxpr.outvars, extents, strict=True) if is_var(v)]
-        body_tasks = need.closure(demands)
-        tasks.append(tuple(body_tasks))
-        reads = [r for task in body_tasks for r in task.reads(body)]
-        for position, var in enumerate(body.jaxpr.invars):
-            asked.setdefault(position, set()).update(e for a, e in (*reads, *demands) if a is var)
+        tasks.append(tuple(need.closure(demands)))
+        for position, extent in _asked(body, tasks[-1], demands):
+            asked.setdefault(position, set()).add(extent)
     ins: list[Extent] = []
     for position in range(len(frame.operands)):
         tie = frame.ties.get(position)
-        ins.append(extents[tie] if tie is not None else _single(asked[position]))
+        ins.append(extents[tie] if tie is not None else _single(asked.get(position, set())))
     at_ins: list[At | Share | None] = [None] * len(eqn.invars)
     for position, extent in enumerate(ins):
         at_ins[frame.operands[position]] = _at(extent, position in frame.stacked_ins)
+    flow = Flow(frame, Factor(size, (), ()), tuple(ins), tuple(extents), tuple(tasks))
+    if frame.lanes:
+        tested = _tested(flow)
+        if tested is None:
+            return None
+        flow = tested
+        at_ins[: len(flow.given) - len(extents)] = [_at(e, False) for e in flow.given[: len(flow.given) - len(extents)]]
     at_outs = tuple(_at(e, p in frame.stacked_outs) for p, e in enumerate(extents))
     if not any(isinstance(at, At) for at in (*at_ins, *at_outs)):
         return None
-    return Flow(frame, Factor(size, tuple(at_ins), at_outs), tuple(ins), tuple(extents), tuple(tasks))
+    return dataclasses.replace(flow, factor=Factor(size, tuple(at_ins), at_outs))
+
+
+def _asked(body: Program, tasks: Sequence[Task], demands: Sequence[tuple[Var, Extent]]) -> list[tuple[int, Extent]]:
+    """How much is read of each operand of a body."""
+    reads = [(a, e) for task in tasks for a, e in task.reads(body)]
+    return [(i, e) for i, var in enumerate(body.jaxpr.invars) for a, e in (*reads, *demands) if a is var]
+
+
+def _tested(flow: Flow) -> Flow | None:
+    """The flow with what its condition computes for the rows of a chunk; None where it can't."""
+    frame, condition = flow.frame, flow.frame.condition
+    axes = {e.axis for e in flow.outs if isinstance(e, Window) and e.axis < frame.lanes}
+    if condition is None or not axes:
+        return None if axes else flow
+    states = dict(zip(condition.jaxpr.invars[-len(flow.outs) :], flow.outs, strict=True))
+
+    def refusal(demand: tuple[Var, Extent]) -> Obstacle | None:
+        var, extent = demand
+        if states.get(var) is None or extent == states[var]:
+            return None
+        return Obstacle(var, 0, "the condition needs the state in another way")
+
+    needs = Needs(condition, lambda v: v in condition.producer, refusal)
+    result = condition.jaxpr.outvars[0]
+    if len(axes) > 1 or not is_var(result):
+        return None
+    demand: tuple[Var, Extent] = (result, Window(axes.pop()))
+    if needs.verdict(demand) is not None:
+        return None
+    test = tuple(needs.closure([demand]))
+    asked: dict[int, set[Extent]] = {}
+    for position, extent in _asked(condition, test, [demand]):
+        asked.setdefault(position, set()).add(extent)
+    consts = len(condition.jaxpr.invars) - len(flow.outs)
+    given = (*(_single(asked.get(i, set())) for i in range(consts)), *flow.outs)
+    return dataclasses.replace(flow, test=test, given=given)
 
 
 def _single(extents: set[Extent]) -> Extent:
@@ -328,15 +388,46 @@ def run_flow(chunk: Chunk, task: Task, values: Sequence[Any]) -> list[Any]:
     eqn = chunk.program.eqns[task.eqn]
     flow = flow_of(chunk.program, task)
 
+    def inside(program: Program, given: Sequence[Extent], values: Sequence[Any], tasks: Sequence[Task]) -> Chunk:
+        inner = chunk.inside(program, flow.factor.size, task)
+        inner.take(zip(program.jaxpr.invars, given, values, strict=True))
+        for each in tasks:
+            inner.run(each)
+        return inner
+
     def body(which: int, values: Sequence[Any]) -> list[Any]:
         program = flow.frame.bodies[which]
-        inner = chunk.inside(program, flow.factor.size, task)
-        inner.take(zip(program.jaxpr.invars, flow.ins, values, strict=True))
-        for each in flow.tasks[which]:
-            inner.run(each)
+        inner = inside(program, flow.ins, values, flow.tasks[which])
         return [inner.read(atom, extent) for atom, extent in zip(program.jaxpr.outvars, flow.outs, strict=True)]
 
+    def test(values: Sequence[Any]) -> Any:
+        condition = flow.frame.condition
+        assert condition is not None
+        axis = next(e.axis for e in flow.outs if isinstance(e, Window))
+        return inside(condition, flow.given, values, flow.test).read(condition.jaxpr.outvars[0], Window(axis))
+
+    if flow.test:
+        return _run_lanes(eqn, values, test, body)
     return RUNNERS[eqn.primitive.name](eqn, values, body)
+
+
+def _run_lanes(
+    eqn: Eqn, values: Sequence[Any], test: Callable[[Sequence[Any]], Any], body: Callable[..., list[Any]]
+) -> list[Any]:
+    """A `while` whose rows stop by themselves: it runs until all have, and rows that have stopped stay as they are."""
+    before, consts = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    tested, fixed, init = values[:before], values[before : before + consts], values[before + consts :]
+
+    def step(state: Any) -> Any:
+        goes_on = test([*tested, *state])
+        return [_where(goes_on, new, old) for new, old in zip(body(0, [*fixed, *state]), state, strict=True)]
+
+    return list(lax.while_loop(lambda state: jnp.any(test([*tested, *state])), step, list(init)))
+
+
+def _where(rows: Any, new: Any, old: Any) -> Any:
+    """`new` in the rows that are true, which lie along the leading axes."""
+    return jnp.where(lax.broadcast_in_dim(rows, new.shape, range(rows.ndim)), new, old)
 
 
 def _run_scan(eqn: Eqn, values: Sequence[Any], body: Callable[..., list[Any]]) -> list[Any]:
@@ -357,6 +448,8 @@ def _run_scan(eqn: Eqn, values: Sequence[Any], body: Callable[..., list[Any]]) -
 def _run_while(eqn: Eqn, values: Sequence[Any], body: Callable[..., list[Any]]) -> list[Any]:
     before, consts = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     condition = jex_core.jaxpr_as_fun(eqn.params["cond_jaxpr"])
+    if eqn.params["cond_jaxpr"].out_avals[0].shape:
+        return _run_lanes(eqn, values, lambda given: condition(*given)[0], body)
     fixed, init = values[before : before + consts], values[before + consts :]
     return list(
         lax.while_loop(
