@@ -116,6 +116,8 @@ class Search:
         self.progress = progress
         self.closure = Closure(program)
         self.obstacles: dict[Var, Obstacle] = {}
+        self._hopeless_below = 0
+        self._outer: dict[tuple[tuple[Place, Candidate], ...], Search] = {}
         self._confirmed: dict[Candidate, Found] = {}
         self._candidates: dict[tuple[Structure, int, Form], Candidate] = {}
         self._grown: dict[Structure | None, list[Structure]] = {}
@@ -161,6 +163,8 @@ class Search:
         unchanged = self.as_written(limit)
         if unchanged is not None:
             return unchanged, True
+        if "floor" in self.__dict__ and self.floor.peak_bytes > limit:
+            return self.floor, False
         best, fits = self._descend(limit)
         if fits:
             return best, True
@@ -213,9 +217,7 @@ class Search:
             rewritten = {place: candidate for place, candidate in made.items() if candidate is not None}
             if not rewritten and moved is self.program:
                 continue
-            closed = {place: candidate.closed for place, candidate in rewritten.items()}
-            program = with_bodies(moved, self.target, closed)
-            outer = Search(program, self.target, self.progress)
+            outer = self._with_bodies(rewritten)
             if not self._affords(outer.original_estimate):
                 continue
             found = outer._around(limit, tuple(rewritten.values()), moved_arrays(self.program, self._worth))
@@ -225,6 +227,23 @@ class Search:
                 break
         return lowest
 
+    def _lowest_known(self, limit: int) -> Found:
+        """What fits a limit by streaming alone, or the lowest that was found on the way."""
+        if self._hopeless_below >= limit:
+            return min(self._confirmed.values(), key=lambda found: found.peak_bytes, default=self._lowest_as_written)
+        found, fits = self._descend(limit)
+        if not fits:
+            self._hopeless_below = max(self._hopeless_below, limit)
+        return found
+
+    def _with_bodies(self, rewritten: Mapping[Place, Candidate]) -> Search:
+        """A search over the program with these bodies, the same one each time that they are asked for."""
+        key = tuple(rewritten.items())
+        if key not in self._outer:
+            closed = {place: candidate.closed for place, candidate in rewritten.items()}
+            self._outer[key] = Search(with_bodies(self._bodies[0], self.target, closed), self.target, self.progress)
+        return self._outer[key]
+
     def _body_within(self, room: int) -> Candidate | None:
         """This program, a body, rewritten so that its temporaries take no more than `room`, or as little as can be."""
         found, _ = self.run(self._fixed_bytes + max(1, room))
@@ -232,7 +251,7 @@ class Search:
 
     def _around(self, limit: int, bodies: tuple[Candidate, ...], moved: tuple[Moved, ...]) -> Found:
         """This program, some of whose bodies are rewritten, within a limit; the lowest where it does not fit."""
-        found = self.as_written(limit) or self._descend(limit)[0]
+        found = self.as_written(limit) or self._lowest_known(limit)
         candidate = found.candidate or Candidate(self.program.closed, self.original_estimate, None)
         return dataclasses.replace(found, candidate=dataclasses.replace(candidate, bodies=bodies, moved=moved))
 
