@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from . import time_ratio, truth
+from . import cases, time_ratio, truth
 
 if __name__ == "__main__":
     untrue = truth.main([])
     print()
     time_ratio.main([])
+    print()
+    cases.main([])
     sys.exit(untrue)
