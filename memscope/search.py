@@ -51,6 +51,9 @@ WORTH_SHARING = 1 / 4
 CAPTURED_FROM = 256 << 10
 """Bytes of captured arrays that are worth a word, as XLA evaluates at compile time what depends on them alone."""
 
+DEEPEST = 2
+"""How many loops inside one another are taken apart."""
+
 BODY_SHARES = (0.6, 0.25, 0.0)
 """How much of the room under a limit is tried for what happens inside a loop."""
 
@@ -110,15 +113,20 @@ class Found:
 class Search:
     """Everything known so far about shrinking one program on one target; asked for one limit after another."""
 
-    def __init__(self, program: Program, target: Target, progress: Progress = lambda line: None) -> None:
+    def __init__(
+        self, program: Program, target: Target, progress: Progress = lambda line: None, depth: int = 0
+    ) -> None:
         self.program = program
+        self.depth = depth
         self.target = target
         self.progress = progress
         self.closure = Closure(program)
         self.obstacles: dict[Var, Obstacle] = {}
         self._hopeless_below = 0
+        self._nests: dict[Candidate, Search] = {}
         self._outer: dict[tuple[tuple[Place, Candidate], ...], Search] = {}
         self._confirmed: dict[Candidate, Found] = {}
+        self._by_chunks: dict[tuple[Structure, Form, tuple[tuple[LoopPlan, int], ...]], Candidate] = {}
         self._candidates: dict[tuple[Structure, int, Form], Candidate] = {}
         self._grown: dict[Structure | None, list[Structure]] = {}
 
@@ -168,9 +176,10 @@ class Search:
         best, fits = self._descend(limit)
         if fits:
             return best, True
-        inside = self._inside(limit)
-        if inside is not None and inside.peak_bytes <= limit:
-            return inside, True
+        for way in (self._inside, self._nested):
+            found = way(limit)
+            if found is not None and found.peak_bytes <= limit:
+                return found, True
         if self.floor.peak_bytes > limit:
             return self.floor, False
         # The way down that looks best for this limit ended above it; the one to the floor does not.
@@ -184,9 +193,8 @@ class Search:
     def floor(self) -> Found:
         """The lowest that can be reached."""
         lowest, _ = self._descend(1)
-        inside = self._inside(1)
-        found = [lowest, *self._confirmed.values(), *([] if inside is None else [inside])]
-        return min(found, key=lambda found: found.peak_bytes)
+        others = [found for way in (self._inside, self._nested) if (found := way(1)) is not None]
+        return min((lowest, *self._confirmed.values(), *others), key=lambda found: found.peak_bytes)
 
     # Inside loops and branches.
 
@@ -196,7 +204,7 @@ class Search:
         worth = self._worth
         moved = move_slices(move_in(self.program, self.target, worth), self.target, worth)
         bodies = {
-            place: Search(body, self.target, self.progress)
+            place: Search(body, self.target, self.progress, self.depth + 1)
             for place, body in inner_programs(moved).items()
             if max((nbytes(v) for eqn in body.eqns for v in eqn.outvars), default=0) > worth
         }
@@ -227,6 +235,22 @@ class Search:
                 break
         return lowest
 
+    def _nested(self, limit: int) -> Found | None:
+        """The lowest that one axis leads to, cut along another one inside its loops; None where there is no such."""
+        streamed = [found for found in self._confirmed.values() if found.candidate is not None]
+        if not streamed or self.depth == DEEPEST:
+            return None
+        outer = min(streamed, key=lambda found: found.peak_bytes).candidate
+        assert outer is not None
+        if outer not in self._nests:
+            program = self.program.rewritten(outer.closed)
+            self._nests[outer] = Search(program, self.target, self.progress, self.depth + 1)
+        found = self._nests[outer]._inside(limit)
+        if found is None or found.candidate is None or not self._affords(found.candidate.estimate):
+            return None
+        loops = dataclasses.replace(found.candidate, structure=outer.structure, chunks=outer.chunks)
+        return dataclasses.replace(found, candidate=loops)
+
     def _lowest_known(self, limit: int) -> Found:
         """What fits a limit by streaming alone, or the lowest that was found on the way."""
         if self._hopeless_below >= limit:
@@ -241,7 +265,8 @@ class Search:
         key = tuple(rewritten.items())
         if key not in self._outer:
             closed = {place: candidate.closed for place, candidate in rewritten.items()}
-            self._outer[key] = Search(with_bodies(self._bodies[0], self.target, closed), self.target, self.progress)
+            program = with_bodies(self._bodies[0], self.target, closed)
+            self._outer[key] = Search(program, self.target, self.progress, DEEPEST)
         return self._outer[key]
 
     def _body_within(self, room: int) -> Candidate | None:
@@ -301,15 +326,14 @@ class Search:
     def _best_of(self, ranked: list[Structure], limit: int) -> Found:
         """The fastest candidate that fits, as XLA confirms; the lowest where none does."""
         shortlist = ranked[: SHORTLIST if len(self.program.eqns) < LARGE_PROGRAM else 1]
+        tried = dict.fromkeys(
+            self.candidate(structure, size, form)
+            for structure in shortlist
+            for form in _forms(structure)
+            for size in self._chunk_sizes
+        )
         options = sorted(
-            (
-                candidate
-                for structure in shortlist
-                for form in _forms(structure)
-                for size in self._chunk_sizes
-                if self._predicted_peak(candidate := self.candidate(structure, size, form)) <= limit * MARGIN
-                and self.worth_running(candidate)
-            ),
+            (c for c in tried if self._predicted_peak(c) <= limit * MARGIN and self.worth_running(c)),
             key=lambda candidate: (_bucket(candidate.estimate.seconds), _oddity(candidate.chunk_bytes)),
         )
         largest = dict.fromkeys(shortlist, CHUNKS[-1])
@@ -423,8 +447,11 @@ class Search:
         key = (structure, chunk_bytes, form)
         if key not in self._candidates:
             chunks = chunks_of(structure.streaming, chunk_bytes)
-            closed = trace_flat(rewrite(structure.streaming, chunks, form), self.program, self.target.platform)
-            self._candidates[key] = Candidate(closed, estimate(closed), structure, chunk_bytes, chunks)
+            same = (structure, form, tuple(chunks.items()))
+            if same not in self._by_chunks:
+                closed = trace_flat(rewrite(structure.streaming, chunks, form), self.program, self.target.platform)
+                self._by_chunks[same] = Candidate(closed, estimate(closed), structure, chunk_bytes, chunks)
+            self._candidates[key] = self._by_chunks[same]
         return self._candidates[key]
 
     @property
