@@ -14,6 +14,7 @@ from ._jax_private import api_boundary
 from .arguments import static_values
 from .axes import Window
 from .check import Check, check_plan
+from .chunks import fused_vars
 from .compile import Build, Compiled
 from .errors import LimitError
 from .inside import Moved
@@ -23,7 +24,7 @@ from .program import Program, aval_of, nbytes
 from .reasons import blockers
 from .report.plan import limit_error_text, plan_fragment, plan_page, plan_text
 from .save import save_plan, source_of
-from .search import Candidate, Found, Search, fused_vars
+from .search import Candidate, Found, Search
 from .sizes import check_limit, parse_limit
 from .stream import Carried, Fold, LoopPlan, Sink, Stack, sink_vars
 from .target import Target, resolve
