@@ -50,6 +50,12 @@ WORTH_SHARING = 1 / 4
 CAPTURED_FROM = 256 << 10
 """Bytes of captured arrays that are worth a word, as XLA evaluates at compile time what depends on them alone."""
 
+EFFORT, COMPILE_EFFORT = 25_000, 200
+"""Eqns that may be compiled before no more loops are taken apart, and what each compile counts for beside its eqns.
+
+Some twenty to forty seconds; what one axis alone reaches is searched through whatever it takes.
+"""
+
 DEEPEST = 2
 """How many loops inside one another are taken apart."""
 
@@ -109,14 +115,34 @@ class Found:
         return self.compiled.bound_bytes
 
 
+class Effort:
+    """What planning has taken so far, whichever search of one function it went to."""
+
+    def __init__(self) -> None:
+        self.spent = 0
+
+    def compiles(self, jaxpr: jex_core.Jaxpr) -> None:
+        self.spent += COMPILE_EFFORT + eqn_count(jaxpr)
+
+    @property
+    def is_over(self) -> bool:
+        return self.spent > EFFORT
+
+
 class Search:
     """Everything known so far about shrinking one program on one target; asked for one limit after another."""
 
     def __init__(
-        self, program: Program, target: Target, progress: Progress = lambda line: None, depth: int = 0
+        self,
+        program: Program,
+        target: Target,
+        progress: Progress = lambda line: None,
+        depth: int = 0,
+        effort: Effort | None = None,
     ) -> None:
         self.program = program
         self.depth = depth
+        self.effort = effort or Effort()
         self.target = target
         self.progress = progress
         self.closure = Closure(program)
@@ -135,6 +161,7 @@ class Search:
     def builds(self) -> dict[Build, Compiled]:
         """The program as written, in both builds."""
         self.progress(f"compiling {self.program.name} as written ({len(self.program.eqns)} eqns)")
+        self.effort.compiles(self.program.jaxpr)
         captured = sum(nbytes(v) for v in self.program.jaxpr.constvars)
         if captured > CAPTURED_FROM:
             self.progress(
@@ -203,7 +230,7 @@ class Search:
         worth = self._worth
         moved = move_slices(move_in(self.program, self.target, worth), self.target, worth)
         bodies = {
-            place: Search(body, self.target, self.progress, self.depth + 1)
+            place: Search(body, self.target, self.progress, self.depth + 1, self.effort)
             for place, body in inner_programs(moved).items()
             if max((nbytes(v) for eqn in body.eqns for v in eqn.outvars), default=0) > worth
         }
@@ -216,6 +243,8 @@ class Search:
 
     def _inside(self, limit: int) -> Found | None:
         """The best with the bodies of loops and branches rewritten; None where there is none worth it."""
+        if self.effort.is_over:
+            return None
         moved, bodies = self._bodies
         lowest: Found | None = None
         for share in BODY_SHARES if bodies else (0.0,):
@@ -224,6 +253,8 @@ class Search:
             rewritten = {place: candidate for place, candidate in made.items() if candidate is not None}
             if not rewritten and moved is self.program:
                 continue
+            if self.effort.is_over and lowest is not None:
+                break
             outer = self._with_bodies(rewritten)
             if not self._affords(outer.original_estimate):
                 continue
@@ -237,18 +268,32 @@ class Search:
     def _nested(self, limit: int) -> Found | None:
         """The lowest that one axis leads to, cut along another one inside its loops; None where there is no such."""
         streamed = [found for found in self._confirmed.values() if found.candidate is not None]
-        if not streamed or self.depth == DEEPEST:
+        if not streamed or self.depth == DEEPEST or self.effort.is_over:
             return None
-        outer = min(streamed, key=lambda found: found.peak_bytes).candidate
-        assert outer is not None
+        lowest = min(streamed, key=lambda found: found.peak_bytes).candidate
+        assert lowest is not None
+        outer = self._roomier(lowest)
         if outer not in self._nests:
             program = self.program.rewritten(outer.closed)
-            self._nests[outer] = Search(program, self.target, self.progress, self.depth + 1)
+            self._nests[outer] = Search(program, self.target, self.progress, self.depth + 1, self.effort)
         found = self._nests[outer]._inside(limit)
         if found is None or found.candidate is None or not self._affords(found.candidate.estimate):
             return None
         loops = dataclasses.replace(found.candidate, structure=outer.structure, chunks=outer.chunks)
         return dataclasses.replace(found, candidate=loops)
+
+    def _roomier(self, candidate: Candidate) -> Candidate:
+        """The same loops, in longer blocks where they keep states: what happens in each can be cut in blocks again.
+
+        Two levels of checkpoints keep the fewest states with blocks of about T^(2/3) steps, not T^(1/2).
+        """
+        structure = candidate.structure
+        if structure is None or not structure.streaming.tied:
+            return candidate
+        tied = structure.streaming.tied[0][0]
+        wanted = candidate.chunks[tied] * (tied.steps / candidate.chunks[tied]) ** (1 / 3)
+        roomier = (self.candidate(structure, size) for size in CHUNKS)
+        return next((c for c in roomier if c.chunks[tied] >= wanted), candidate)
 
     def _lowest_known(self, limit: int) -> Found:
         """What fits a limit by streaming alone, or the lowest that was found on the way."""
@@ -265,7 +310,7 @@ class Search:
         if key not in self._outer:
             closed = {place: candidate.closed for place, candidate in rewritten.items()}
             program = with_bodies(self._bodies[0], self.target, closed)
-            self._outer[key] = Search(program, self.target, self.progress, DEEPEST)
+            self._outer[key] = Search(program, self.target, self.progress, DEEPEST, self.effort)
         return self._outer[key]
 
     def _body_within(self, room: int) -> Candidate | None:
@@ -283,7 +328,9 @@ class Search:
         """Round after round, what looks best for a limit; and whether it fits."""
         lowest = self._lowest_as_written
         state: Structure | None = None
-        for _ in range(ROUNDS):
+        for round_ in range(ROUNDS):
+            if round_ and self.depth and self.effort.is_over:
+                break
             grown = self.grow(state)
             if not grown:
                 break
@@ -373,6 +420,7 @@ class Search:
         if candidate not in self._confirmed:
             chunks = format_bytes(candidate.chunk_bytes)
             self.progress(f"compiling with {_loops(candidate)} in chunks of {chunks}")
+            self.effort.compiles(candidate.closed.jaxpr)
             run = jex_core.jaxpr_as_fun(candidate.closed)
             compiled = compile_flat(run, self.program, Build.REFERENCE, self.target)
             self._confirmed[candidate] = Found(self.program, candidate, compiled)
@@ -457,6 +505,13 @@ class Search:
     def _chunk_sizes(self) -> tuple[int, ...]:
         """Fewer to choose among where each takes long to trace."""
         return CHUNKS if len(self.program.eqns) < LARGE_PROGRAM else CHUNKS[::2]
+
+
+def eqn_count(jaxpr: jex_core.Jaxpr) -> int:
+    """Eqns of a jaxpr and of the bodies in it."""
+    return len(jaxpr.eqns) + sum(
+        eqn_count(inner) for eqn in jaxpr.eqns for inner in jex_core.jaxprs_in_params(eqn.params)
+    )
 
 
 def _bucket(seconds: float) -> int:
