@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend import core as jex_core
 
 from ._jax_private import user_frame
@@ -195,7 +196,7 @@ def _identity(eqn: Eqn, ins: list[Atom]) -> Any:
     """A key equal for two eqns that compute the same value, or None where that can't be told."""
     if eqn.effects or any("jaxpr" in name or name == "branches" for name in eqn.params):
         return None
-    operands = tuple(a if is_var(a) else (str(a.aval), repr(a.val)) for a in ins)
+    operands = tuple(a if is_var(a) else (str(a.aval), np.asarray(a.val).tobytes()) for a in ins)
     try:
         key = (eqn.primitive, operands, tuple(sorted(eqn.params.items())), str(eqn.ctx))
         hash(key)

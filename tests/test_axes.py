@@ -85,6 +85,28 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[int, set[int]]]
     "sort": (lambda x: jnp.sort(x, axis=1), (floats(6, 9),), {0: {0}}),
     "argsort": (lambda x: jnp.argsort(x, axis=0), (floats(9, 6),), {0: {1}}),
     "top_k": (lambda x: lax.top_k(x, 3), (floats(7, 9),), {0: {0, 1}}),
+    "cummax_complex": (lambda x: lax.cummax(x + 1j, axis=0), (floats(7, 3),), {0: {1}}),
+    "max_float8": (
+        lambda x: jnp.max(x.astype(jnp.float8_e4m3fn), 0).astype(jnp.float32),
+        (floats(9, 4),),
+        {0: {1}},
+    ),
+    "argmax_unsigned": (lambda x: lax.argmax(-jnp.abs(x) - 1, 0, jnp.uint32), (floats(11, 3),), {0: {0, 1}}),
+    "gather_narrow": (
+        lambda t, i: lax.gather(t, i[:, None], lax.GatherDimensionNumbers((1,), (0,), (0,)), (1, 2), mode="clip"),
+        (floats(300, 2), np.arange(0, 250, 7).astype(np.uint8)),
+        {0: {0, 1}},
+    ),
+    "scatter_narrow": (
+        lambda t, i, u: lax.scatter_add(t, i[:, None], u, lax.ScatterDimensionNumbers((1,), (0,), (0,)), mode="drop"),
+        (floats(300, 2), np.arange(0, 120, 7).astype(np.int8), floats(18, 2)),
+        {0: {0, 1}},
+    ),
+    "pooling_bools": (
+        lambda x: lax.reduce_window(x > 0, False, lax.max, (3,), (1,), "SAME"),
+        (floats(17),),
+        {0: {0}},
+    ),
     "top_k_ties": (lambda x: lax.top_k(x, 4), (ints(3, 5, 23),), {0: {0, 1}}),
     "top_k_of_nothing_finite": (
         lambda x: lax.top_k(jnp.where(x > 0, -jnp.inf, jnp.nan), 4),

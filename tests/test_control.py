@@ -92,6 +92,15 @@ def gram(x: Any) -> Any:
     return lax.scan(lambda c, s: (c + (x * s) @ x.T, None), jnp.zeros((x.shape[0],) * 2), jnp.arange(3.0))[0].sum(1)
 
 
+def counting_sum(x: Any) -> Any:
+    """An accumulator that a number is added to in each step: by batch, the first chunk adds it."""
+
+    def step(c: Any, _: Any) -> Any:
+        return c + jnp.sin(x).sum(0) + 1.0, None
+
+    return lax.scan(step, jnp.zeros(x.shape[1]), None, length=4)[0]
+
+
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "rnn": (rnn, (floats(3, 3), floats(6, 3), floats(11, 6, 3))),
     "rnn gradients": (rnn_gradients, (floats(3, 3), floats(6, 3), floats(11, 6, 3))),
@@ -103,6 +112,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "rows that stop": (rows_that_stop, (floats(9, 3), RNG.integers(0, 12, 9).astype(np.int32))),
     "branches": (branches, (floats(7, 3), np.int32(1))),
     "summing branch": (summing_branch, (floats(7, 3), floats(3, 2), np.bool_(True))),
+    "counting sum": (counting_sum, (floats(8, 3),)),
     "nested": (nested, (floats(6, 2), floats(3, 5, 6, 2))),
     "map": (mapped, (floats(9, 4),)),
     "map gradient": (lambda x: jax.grad(lambda x: jnp.sum(mapped(x) ** 2))(x), (floats(9, 4),)),
@@ -154,6 +164,15 @@ def test_any_axis_in_any_chunks_changes_nothing(name: str, chunk: int) -> None:
 
 def large(*shape: int) -> Any:
     return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def test_cumulative_halves_round_no_worse_in_chunks() -> None:
+    x = (np.abs(floats(400, 3)) + 1).astype(jnp.bfloat16)
+    program = prepared(lambda x: jnp.cumsum(x, 0) * 1, (x,))
+    (streaming,) = (s for s in streamings(program) if any(loop.steps == 400 for loop in s.loops))
+    (got,) = rewrite(streaming, dict.fromkeys(streaming.loops, 7))(x)
+    exact = np.cumsum(x.astype(np.float64), 0)
+    assert np.max(np.abs(np.asarray(got, np.float64) - exact) / exact) < 2**-8
 
 
 class TestPlans:

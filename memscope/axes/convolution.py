@@ -10,10 +10,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from ..program import aval_of
 from .factor import At, Blocked, Factor, Window, shape_of
+from .reduction import has_extremes
 from .table import Eqn, folded, mapped, resize, rule
 from .windows import placed, row_numbers, windowed
 
@@ -156,6 +158,8 @@ def _pooled(eqn: Eqn, window: Window) -> tuple[int, int, int]:
 def pooling_window(eqn: Eqn, out: int, window: Window) -> list[Window | None]:
     """Row r of the result reads the rows from `stride * r - low` on."""
     stride, low, width = _pooled(eqn, window)
+    if eqn.primitive.name != "reduce_window_sum" and not has_extremes(aval_of(eqn.invars[0]).dtype):
+        raise Blocked("no number of this type stands for padding")
     return [_halo(window, window.axis, stride, low, width)]
 
 
@@ -175,6 +179,8 @@ def _neutral(eqn: Eqn) -> Any:
     if eqn.primitive.name == "reduce_window_sum":
         return 0
     lowest = eqn.primitive.name == "reduce_window_max"
+    if dtype == np.bool_:
+        return not lowest
     if jnp.issubdtype(dtype, jnp.floating):
         return -jnp.inf if lowest else jnp.inf
     return jnp.iinfo(dtype).min if lowest else jnp.iinfo(dtype).max

@@ -96,6 +96,12 @@ def _table_rows(eqn: Eqn) -> list[Factor]:
     return [folded(operand[axis], [axis, None], 1, "gather") for axis in rows]
 
 
+def wide_indices(indices: Any) -> Any:
+    """Indices in a type that holds any row number, and negative ones: those of a window count from its start."""
+    narrow = indices.dtype.itemsize < np.dtype(np.int32).itemsize
+    return indices.astype(np.int32) if narrow else indices
+
+
 def missing_value(eqn: Eqn) -> Any:
     """What a gather gives for an index outside the table; None where JAX chooses it by type."""
     fill = eqn.params["fill_value"]

@@ -20,6 +20,9 @@ Shared = Sequence[int]
 TOGETHER = frozenset("add add_any sub concatenate select_n scatter-add dynamic_update_slice pad stack".split())
 """Linear in all their operands at once, but for those that say where (`PLACES`)."""
 
+ADDING = frozenset("add add_any sub".split())
+"""Of these, the ones that may have a number as an operand: the first chunk adds it."""
+
 PLACES: dict[str, Callable[[int], Sequence[int]]] = {
     "select_n": lambda count: [0],
     "scatter-add": lambda count: [1],
@@ -58,7 +61,7 @@ def _shared_operands(eqn: Eqn) -> list[Shared]:
     if name in TOGETHER:
         places = PLACES.get(name, lambda count: [])(count)
         shared = [i for i in range(count) if i not in places and not _is_zero(eqn.invars[i])]
-        return [shared] if all(is_var(eqn.invars[i]) for i in shared) else []
+        return [shared] if name in ADDING or all(is_var(eqn.invars[i]) for i in shared) else []
     if name in EACH:
         return [[i] for i in range(count) if is_var(eqn.invars[i])]
     if name in FIRST or (name == "optimization_barrier" and count == 1):

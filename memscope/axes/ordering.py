@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from ..program import aval_of
 from .factor import Factor, shape_of
+from .reduction import has_extremes
 from .table import Eqn, folded, mapped, rule
 
 
@@ -33,6 +35,8 @@ def approx_top_k(eqn: Eqn) -> Sequence[Factor]:
 def cumulative(eqn: Eqn) -> Sequence[Factor]:
     """Every axis; the one accumulated along in its order."""
     axis, shape = int(eqn.params["axis"]), shape_of(eqn.invars[0])
+    if eqn.primitive.name in ("cummax", "cummin") and not has_extremes(aval_of(eqn.invars[0]).dtype):
+        return _others(eqn, axis)
     along = mapped(shape[axis], [axis], [axis])
     order = "reverse" if eqn.params["reverse"] else "forward"
     return [*_others(eqn, axis), dataclasses.replace(along, carried=order)]

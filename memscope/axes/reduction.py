@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from ..program import aval_of
@@ -23,7 +25,7 @@ COMBINERS = {
 }
 
 
-@rule(*COMBINERS, why="complex numbers have no largest or smallest one to start from")
+@rule(*COMBINERS, why="there is no largest or smallest number of this type to start from")
 def reduction(eqn: Eqn) -> Sequence[Factor]:
     """`n k -> n`, with k folded."""
     shape = shape_of(eqn.invars[0])
@@ -37,10 +39,17 @@ def reduction(eqn: Eqn) -> Sequence[Factor]:
 
 
 def _has_identity(eqn: Eqn) -> bool:
-    """False for the largest or smallest of complex numbers: no number stands below or above all of them."""
-    return COMBINERS[eqn.primitive.name] not in ("max", "min", "argmax", "argmin") or not np.issubdtype(
-        aval_of(eqn.invars[0]).dtype, np.complexfloating
-    )
+    """False for the largest or smallest of numbers of a type that has no number below or above all of them."""
+    if COMBINERS[eqn.primitive.name] not in ("max", "min", "argmax", "argmin"):
+        return True
+    return has_extremes(aval_of(eqn.invars[0]).dtype)
+
+
+def has_extremes(dtype: Any) -> bool:
+    """Whether a type has a least and a largest value; complex numbers and floats without infinities have none."""
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return False
+    return not jnp.issubdtype(dtype, jnp.floating) or bool(np.isinf(np.asarray(np.inf).astype(dtype)))
 
 
 @rule("reduce", why="only the function that it reduces with could join the parts")

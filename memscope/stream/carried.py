@@ -19,6 +19,7 @@ from jax.extend import core as jex_core
 from .._jax_private import scan_operands
 from ..evaluate import bind
 from ..program import Program, aval_of, nbytes
+from .folds import accumulator
 from .tasks import Task
 
 Eqn = jex_core.JaxprEqn
@@ -62,16 +63,18 @@ def _cumulative(join: Callable[[Any, Any], Any], identity: Callable[[Any], Any])
     def init(eqn: Eqn, task: Task, operands: Sequence[Any]) -> State:
         aval = aval_of(eqn.outvars[0])
         shape = [1 if a == eqn.params["axis"] else s for a, s in enumerate(aval.shape)]
-        return (lax.full(shape, identity(aval.dtype), aval.dtype),)
+        dtype = accumulator(aval.dtype)
+        return (lax.full(shape, identity(dtype), dtype),)
 
     def step(
         eqn: Eqn, task: Task, operands: Sequence[Any], state: State, steps: int, tag: str | None
     ) -> tuple[list[Any], State]:
         axis = eqn.params["axis"]
-        (local,) = bind(eqn, operands, tag)
+        (local,) = bind(eqn, [lax.convert_element_type(operands[0], state[0].dtype)], tag)
         rows = join(local, jnp.broadcast_to(state[0], local.shape))
         last = 0 if eqn.params["reverse"] else rows.shape[axis] - 1
-        return [rows], (lax.slice_in_dim(rows, last, last + 1, axis=axis),)
+        state = (lax.slice_in_dim(rows, last, last + 1, axis=axis),)
+        return [lax.convert_element_type(rows, aval_of(eqn.outvars[0]).dtype)], state
 
     return Sequential(init, step, lambda eqn: [None])
 

@@ -261,12 +261,23 @@ def _flow(eqn: Eqn, frame: Frame, ins: Places, outs: Places) -> Flow | None:
         if length % size:
             return None
         extents[position] = Window(axis, length // size)
-    needs = _settle(frame, extents, size)
+    flow = _settled(eqn, frame, size, extents, Share(size))
+    if flow is None and not outs:
+        # Everything can be had whole, so that nothing would be cut: sum up whatever can be summed up.
+        flow = _settled(eqn, frame, size, [Share(size)] * len(extents), None)
+    return flow
+
+
+def _settled(eqn: Eqn, frame: Frame, size: int, extents: list[Extent], instead: Share | None) -> Flow | None:
+    needs = _settle(frame, extents, instead)
     return None if needs is None else _read_off(eqn, frame, size, extents, needs)
 
 
-def _settle(frame: Frame, extents: list[Extent], size: int) -> list[Needs] | None:
-    """Turns whole results that can't be had whole into shares, until all can be had; None where some can't."""
+def _settle(frame: Frame, extents: list[Extent], instead: Share | None) -> list[Needs] | None:
+    """Turns results that can't be had as they are (whole, or a share) into the other, until all can be had.
+
+    None where some can't.
+    """
     while True:
         if any(not _may_be(frame, extents[frame.ties[p]]) for p in frame.fixed):
             return None
@@ -274,10 +285,10 @@ def _settle(frame: Frame, extents: list[Extent], size: int) -> list[Needs] | Non
         short = [p for p, extent in enumerate(extents) if not _available(frame, needs, p, extent)]
         if not short:
             return needs
-        if any(extents[p] is not None for p in short):
+        if any(isinstance(extents[p], Window) or extents[p] == instead for p in short):
             return None
         for p in short:
-            extents[p] = Share(size)
+            extents[p] = instead
 
 
 def _may_be(frame: Frame, extent: Extent) -> bool:

@@ -18,6 +18,7 @@ from jax.extend import core as jex_core
 
 from ..axes import At, Factor, factors
 from ..axes.factor import shape_of
+from ..axes.indexing import wide_indices
 from ..axes.table import mapped
 from ..evaluate import bind
 from ..program import Atom, Program, aval_of, is_var
@@ -134,7 +135,12 @@ def _numbers(shape: Sequence[int], row: int) -> Any:
 
 
 def local_indices(eqn: jex_core.JaxprEqn, factor: Factor, indices: Any, first: Any) -> Any:
-    """The indices of a window, counted from where the operand's window starts."""
+    """The indices of a window, counted from where the operand's window starts.
+
+    They are widened in any case: XLA cuts a scatter of one row to an update of a slice, and clamps its start to a bound
+    that wraps round in a narrow type.
+    """
+    indices = wide_indices(indices)
     at = factor.ins[0]
     dims = eqn.params["dimension_numbers"]
     indexed = dims.start_index_map if eqn.primitive.name == "gather" else dims.scatter_dims_to_operand_dims

@@ -12,7 +12,7 @@ from jax import lax
 from jax.extend import core as jex_core
 
 from ..axes import At, Factor
-from ..axes.indexing import missing_value
+from ..axes.indexing import missing_value, wide_indices
 from ..program import aval_of
 
 Carry = tuple[Any, ...]
@@ -50,9 +50,10 @@ class Combiner:
     finish: Callable[[jex_core.JaxprEqn, Carry], list[Any]]
 
 
-def _accumulator(dtype: Any) -> Any:
+def accumulator(dtype: Any) -> Any:
     """Sums of halves are carried in float32: rounding each chunk's sum to 8 bits would lose the answer."""
-    return jnp.float32 if dtype in (jnp.float16, jnp.bfloat16) else dtype
+    narrow = jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < np.dtype(np.float32).itemsize
+    return np.dtype(np.float32) if narrow else dtype
 
 
 def _monoid(identity: Callable[[Any], Any], join: Callable[[Any, Any], Any]) -> Combiner:
@@ -69,7 +70,7 @@ def _monoid(identity: Callable[[Any], Any], join: Callable[[Any, Any], Any]) -> 
 def _sum() -> Combiner:
     def init(eqn: jex_core.JaxprEqn, _: Any) -> Carry:
         aval = aval_of(eqn.outvars[0])
-        return (lax.full(aval.shape, 0, _accumulator(aval.dtype)),)
+        return (lax.full(aval.shape, 0, accumulator(aval.dtype)),)
 
     def step(part: Part, carry: Carry) -> Carry:
         wide = [lax.convert_element_type(part.slices[0], carry[0].dtype)]
@@ -81,7 +82,7 @@ def _sum() -> Combiner:
 def _dot() -> Combiner:
     def init(eqn: jex_core.JaxprEqn, _: Any) -> Carry:
         aval = aval_of(eqn.outvars[0])
-        return (lax.full(aval.shape, 0, _accumulator(aval.dtype)),)
+        return (lax.full(aval.shape, 0, accumulator(aval.dtype)),)
 
     def step(part: Part, carry: Carry) -> Carry:
         if carry[0].dtype == aval_of(part.eqn.outvars[0]).dtype:
@@ -115,6 +116,7 @@ def _gather() -> Combiner:
         dims, at = part.eqn.params["dimension_numbers"], part.factor.ins[0]
         assert isinstance(at, At)
         column = dims.start_index_map.index(at.axis)
+        indices = wide_indices(indices)
         if part.eqn.params["mode"] == lax.GatherScatterMode.CLIP:
             last = lax.convert_element_type(part.factor.size - 1, indices.dtype)
             indices = indices.at[..., column].set(jnp.clip(indices[..., column], 0, last))
@@ -132,14 +134,14 @@ def _arg(better: Callable[[Any, Any], Any]) -> Combiner:
 
     def init(eqn: jex_core.JaxprEqn, _: Any) -> Carry:
         out, operand = aval_of(eqn.outvars[0]), aval_of(eqn.invars[0])
-        return (lax.full(out.shape, 0, operand.dtype), lax.full(out.shape, -1, out.dtype))
+        return (lax.full(out.shape, 0, operand.dtype), lax.full(out.shape, 0, out.dtype))
 
     def step(part: Part, carry: Carry) -> Carry:
         best, where = carry
         (axis,) = part.eqn.params["axes"]
         local = part.bind(part.slices)[0]
         value = jnp.squeeze(jnp.take_along_axis(part.slices[0], jnp.expand_dims(local, axis), axis), axis)
-        wins = (where < 0) | ((value != value) & (best == best)) | better(value, best)
+        wins = jnp.equal(part.first, 0) | ((value != value) & (best == best)) | better(value, best)
         index = lax.add(local, lax.convert_element_type(part.first, local.dtype))
         return (lax.select(wins, value, best), lax.select(wins, index, where))
 
