@@ -24,7 +24,7 @@ from .inside import Moved, Place, inner_programs, move_in, move_slices, moved_ar
 from .program import Program, is_var, nbytes
 from .reasons import Hindrance, hindrances
 from .sizes import format_bytes
-from .stream import Closure, LoopPlan, Obstacle, Streaming, rewrite
+from .stream import Closure, Fold, LoopPlan, Obstacle, Streaming, rewrite
 from .stream.closure import LARGE
 from .stream.reductions import Form, reduces_lanes
 from .target import Target
@@ -356,7 +356,8 @@ class Search:
             if not fitting:
                 return 1, small.estimate.temp_bytes, small.estimate.seconds
             best = min(fitting, key=lambda c: c.estimate.seconds)
-            return 0, round(best.estimate.seconds / self.original_estimate.seconds, 1), best.estimate.temp_bytes
+            ratio = round(best.estimate.seconds / self.original_estimate.seconds, 1)
+            return 0, ratio, _fold_count(structure), best.estimate.temp_bytes
 
         return sorted(structures, key=key)
 
@@ -380,7 +381,11 @@ class Search:
         )
         options = sorted(
             (c for c in tried if self._predicted_peak(c) <= limit * MARGIN and self.worth_running(c)),
-            key=lambda candidate: (_bucket(candidate.estimate.seconds), _oddity(candidate.chunk_bytes)),
+            key=lambda candidate: (
+                _bucket(candidate.estimate.seconds),
+                _fold_count(candidate.structure),
+                _oddity(candidate.chunk_bytes),
+            ),
         )
         largest = dict.fromkeys(shortlist, CHUNKS[-1])
         narrow: Found | None = None
@@ -517,6 +522,12 @@ def eqn_count(jaxpr: jex_core.Jaxpr) -> int:
 def _bucket(seconds: float) -> int:
     """Times that an estimate can't tell apart: within 5%."""
     return round(math.log(max(seconds, 1e-9)) / 0.05)
+
+
+def _fold_count(structure: Structure | None) -> int:
+    """Results that each chunk brings up to date, all of them, rather than writes its part of."""
+    loops = () if structure is None else structure.streaming.loops
+    return sum(isinstance(sink, Fold) for loop in loops for sink in loop.sinks)
 
 
 def _oddity(chunk_bytes: int) -> float:
