@@ -1285,12 +1285,18 @@ ROUNDING: tuple[Fn, ...] = (
 )
 
 
+def _longest(*xs: Value) -> int:
+    """Steps of the longest loop over operands: rounding adds up over them."""
+    return max((s for x in xs for s in x.shape), default=0)
+
+
 def _body(b: Builder, *xs: Value) -> tuple[Fn, dict[str, Any]]:
     """An elementwise body of two operands with a carry below 12, and what `put` should know of its loop."""
+    how = {"gain": 20 + 2 * _longest(*xs), "rounds": 60 + 9 * _longest(*xs)}
     if b.rough and all(x.kind == "f" for x in xs) and b.maybe():
-        return b.choose(ROUNDING), {"rough": True, "gain": 20, "rounds": 60}
+        return b.choose(ROUNDING), {"rough": True, **how}
     if any(x.noise for x in xs):
-        return b.choose(ROUNDING), {"gain": 20, "rounds": 60}
+        return b.choose(ROUNDING), how
     return b.choose(EXACT), {}
 
 
@@ -1320,12 +1326,15 @@ def scan_dot(b: Builder) -> None:
 
     def fn(v: Any, w: Any) -> Any:
         def step(c: Any, row: Any) -> Any:
-            c = jnp.tanh(c @ w + row) if b.rough or x.noise else lax.rem(c @ w + row, jnp.full((), 3, c.dtype))
+            if b.rough or x.noise:  # a mean, as a sum over many steps would be chaotic
+                c = jnp.tanh(c @ w / k + row).astype(c.dtype)
+            else:
+                c = lax.rem(c @ w + row, jnp.full((), 3, c.dtype))
             return c, c * 2
 
         return lax.scan(step, jnp.zeros(v.shape[1:], v.dtype), v)
 
-    b.put_all(fn, x, w, bound=6, rough=b.rough, gain=50 * k, rounds=100 * k)
+    b.put_all(fn, x, w, bound=6, rough=b.rough, gain=50 + 2 * _longest(x), rounds=100 * k + 9 * _longest(x))
 
 
 @op
@@ -1385,7 +1394,7 @@ def grad(b: Builder) -> None:
     """The gradient of a sum over bodies that are polynomial, or smooth."""
     x = b.fit(b.pick("f", (1, 3)), 4)
     y = b.fit(b.partner(x), 4)
-    how: dict[str, Any] = {"gain": 60, "rounds": 200}
+    how: dict[str, Any] = {"gain": 60 + 4 * _longest(x), "rounds": 200 + 20 * _longest(x)}
     exact: list[Fn] = [
         lambda v, w: jnp.sum((v * w) ** 2),
         lambda v, w: jnp.sum(v * v * w),
