@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -31,19 +31,31 @@ def bind(eqn: jex_core.JaxprEqn, values: Sequence[Any], tag: str | None = None, 
     return list(outs) if primitive.multiple_results else [outs]
 
 
-def run_program(program: Program) -> Callable[..., list[Any]]:
+Env = Mapping[jex_core.Var, Any]
+Instead = Mapping[int, Callable[[Env, Sequence[Any]], Sequence[Any]]]
+"""For an eqn, what computes its results in its place: from all values so far, and those of its operands."""
+
+
+def run_program(program: Program, instead: Instead | None = None) -> Callable[..., list[Any]]:
     """The program as a function of its flat arguments, each eqn tagged with its index."""
+    others = instead or {}
 
     def run(*args: Any) -> list[Any]:
         env: dict[jex_core.Var, Any] = dict(zip(program.jaxpr.constvars, program.closed.consts, strict=True))
         env.update(zip(program.jaxpr.invars, args, strict=True))
         for i, eqn in enumerate(program.eqns):
-            outs = bind(eqn, [env[a] if is_var(a) else a.val for a in eqn.invars], f"{TAG}{i}")
+            values = values_of(env, eqn)
+            outs = others[i](env, values) if i in others else bind(eqn, values, f"{TAG}{i}")
             env.update(zip(eqn.outvars, outs, strict=True))
         return [env[a] if is_var(a) else a.val for a in program.jaxpr.outvars]
 
     run.__name__ = program.name
     return run
+
+
+def values_of(env: Env, eqn: jex_core.JaxprEqn) -> list[Any]:
+    """The values of an eqn's operands."""
+    return [env[a] if is_var(a) else a.val for a in eqn.invars]
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ intermediate, at the price of making it again in each iteration.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,11 +16,11 @@ from jax.extend import core as jex_core
 
 from .axes.reduction import COMBINERS
 from .cost import CHEAP
-from .evaluate import TAG, bind
+from .evaluate import bind, run_program, values_of
 from .program import Program, aval_of, is_var, nbytes
 from .sharded import run_sharded, sharded_bodies
 from .stream.control import FRAMES, RUNNERS, Frame, frame_of
-from .stream.early import EarlySlice, early_slices, take_early
+from .stream.early import early_slices, take_early
 from .target import Target
 from .trace import trace_flat
 
@@ -111,21 +112,9 @@ def move_slices(program: Program, target: Target, at_least: int) -> Program:
     for place, body in inner_programs(program).items():
         early = early_slices(body, at_least)
         if early:
-            bodies[place] = trace_flat(_sliced(body, early), body, target.platform)
+            instead = {index: functools.partial(take_early, body, each) for index, each in early.items()}
+            bodies[place] = trace_flat(run_program(body, instead), body, target.platform)
     return with_bodies(program, target, bodies) if bodies else program
-
-
-def _sliced(program: Program, early: Mapping[int, EarlySlice]) -> Callable[..., list[Any]]:
-    def run(*args: Any) -> list[Any]:
-        env: dict[Var, Any] = dict(zip(program.jaxpr.constvars, program.closed.consts, strict=True))
-        env.update(zip(program.jaxpr.invars, args, strict=True))
-        for index, eqn in enumerate(program.eqns):
-            values = _values(env, eqn)
-            outs = take_early(program, early[index], env, values) if index in early else bind(eqn, values)
-            env.update(zip(eqn.outvars, outs, strict=True))
-        return [env[a] if is_var(a) else a.val for a in program.jaxpr.outvars]
-
-    return run
 
 
 def with_bodies(program: Program, target: Target, bodies: Mapping[Place, ClosedJaxpr]) -> Program:
@@ -165,23 +154,16 @@ def _cone(program: Program, var: Var) -> list[int]:
 def _retraced(
     program: Program, target: Target, moved: Mapping[int, Cones], bodies: Mapping[Place, ClosedJaxpr]
 ) -> Program:
-    changed = {*moved, *(index for index, _ in bodies)}
+    def replaced(index: int) -> Callable[..., list[Any]]:
+        eqn = program.eqns[index]
 
-    def run(*args: Any) -> list[Any]:
-        env: dict[Var, Any] = dict(zip(program.jaxpr.constvars, program.closed.consts, strict=True))
-        env.update(zip(program.jaxpr.invars, args, strict=True))
-        for index, eqn in enumerate(program.eqns):
-            values = _values(env, eqn)
-            if index in changed:
-                body = _body(program, index, env, moved.get(index, {}), bodies)
-                outs = _RUNNERS[eqn.primitive.name](eqn, values, body)
-            else:
-                outs = bind(eqn, values, f"{TAG}{index}")
-            env.update(zip(eqn.outvars, outs, strict=True))
-        return [env[a] if is_var(a) else a.val for a in program.jaxpr.outvars]
+        def run(env: Mapping[Var, Any], values: Sequence[Any]) -> list[Any]:
+            return _RUNNERS[eqn.primitive.name](eqn, values, _body(program, index, env, moved.get(index, {}), bodies))
 
-    run.__name__ = program.name
-    return program.rewritten(trace_flat(run, program, target.platform))
+        return run
+
+    instead = {index: replaced(index) for index in (*moved, *(index for index, _ in bodies))}
+    return program.rewritten(trace_flat(run_program(program, instead), program, target.platform))
 
 
 _RUNNERS: dict[str, Callable[..., list[Any]]] = {**RUNNERS, "shard_map": run_sharded}
@@ -199,7 +181,7 @@ def _body(
             local = dict(env)
             for each in cone:
                 made = program.eqns[each]
-                local.update(zip(made.outvars, bind(made, _values(local, made)), strict=True))
+                local.update(zip(made.outvars, bind(made, values_of(local, made)), strict=True))
             moved = eqn.invars[frame_of(eqn).operands[position]]
             assert is_var(moved)
             given[position] = local[moved]
@@ -207,7 +189,3 @@ def _body(
         return list(jex_core.jaxpr_as_fun(closed)(*given))
 
     return body
-
-
-def _values(env: Mapping[Var, Any], eqn: jex_core.JaxprEqn) -> list[Any]:
-    return [env[a] if is_var(a) else a.val for a in eqn.invars]

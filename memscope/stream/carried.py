@@ -19,7 +19,7 @@ from jax.extend import core as jex_core
 from .._jax_private import scan_operands
 from ..evaluate import bind
 from ..program import Program, aval_of, nbytes
-from .folds import accumulator
+from .folds import accumulator, highest, lowest
 from .tasks import Task
 
 Eqn = jex_core.JaxprEqn
@@ -79,20 +79,12 @@ def _cumulative(join: Callable[[Any, Any], Any], identity: Callable[[Any], Any])
     return Sequential(init, step, lambda eqn: [None])
 
 
-def _lowest(dtype: Any) -> Any:
-    return -np.inf if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype).min
-
-
-def _highest(dtype: Any) -> Any:
-    return np.inf if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype).max
-
-
 SEQUENTIAL: dict[str, Sequential] = {
     "scan": Sequential(_scan_init, _scan_step, _scan_finals),
     "cumsum": _cumulative(lax.add, lambda dtype: 0),
     "cumprod": _cumulative(lax.mul, lambda dtype: 1),
-    "cummax": _cumulative(lax.max, _lowest),
-    "cummin": _cumulative(lax.min, _highest),
+    "cummax": _cumulative(lax.max, lowest),
+    "cummin": _cumulative(lax.min, highest),
     "cumlogsumexp": _cumulative(jnp.logaddexp, lambda dtype: -np.inf),
 }
 

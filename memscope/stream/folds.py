@@ -177,13 +177,15 @@ def least_rows(eqn: jex_core.JaxprEqn, fold: str | None) -> int:
     return int(eqn.params["k"]) if fold == "top_k" else 1
 
 
-def _lowest(dtype: Any) -> Any:
+def lowest(dtype: Any) -> Any:
+    """What no value of a type is less than."""
     if dtype == np.bool_:
         return False
     return -np.inf if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype).min
 
 
-def _highest(dtype: Any) -> Any:
+def highest(dtype: Any) -> Any:
+    """What no value of a type is greater than."""
     if dtype == np.bool_:
         return True
     return np.inf if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype).max
@@ -193,8 +195,8 @@ COMBINERS: dict[str, Combiner] = {
     "add": _sum(),
     "dot": _dot(),
     "mul": _monoid(lambda dtype: 1, lax.mul),
-    "max": _monoid(_lowest, lax.max),
-    "min": _monoid(_highest, lax.min),
+    "max": _monoid(lowest, lax.max),
+    "min": _monoid(highest, lax.min),
     "and": _monoid(lambda dtype: True if dtype == np.bool_ else -1, lax.bitwise_and),
     "or": _monoid(lambda dtype: 0, lax.bitwise_or),
     "xor": _monoid(lambda dtype: 0, lax.bitwise_xor),
