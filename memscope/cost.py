@@ -365,14 +365,14 @@ def _packing(eqn: Eqn, body: tuple[Estimate, float] | None) -> int:
         return body[0].packing_bytes
     if eqn.primitive.name != "dot_general":
         return 0
-    rows, columns, depth = _matrix(eqn)
+    rows, columns, depth = matrix(eqn)
     if min(rows, columns) < PACKED_FROM and not _is_narrow(eqn):
         return 0
     itemsize = nbytes(eqn.invars[0]) // max(1, _size(eqn.invars[0]))
     return itemsize * (rows + columns) * min(depth, PACKED_DEPTH)
 
 
-def _matrix(eqn: Eqn) -> tuple[int, int, int]:
+def matrix(eqn: Eqn) -> tuple[int, int, int]:
     """Rows, columns and depth of each matrix product in a dot."""
     (contract, _), (batch, _) = eqn.params["dimension_numbers"]
     lhs, rhs = shape_of(eqn.invars[0]), shape_of(eqn.invars[1])
@@ -382,7 +382,7 @@ def _matrix(eqn: Eqn) -> tuple[int, int, int]:
 
 
 def _is_narrow(eqn: Eqn) -> bool:
-    rows, columns, depth = _matrix(eqn)
+    rows, columns, depth = matrix(eqn)
     return min(rows, columns) in NARROW_ROWS and depth >= NARROW_DEPTH
 
 
@@ -395,13 +395,18 @@ def _size(atom: Atom) -> int:
     return math.prod(shape_of(atom))
 
 
+def trips(eqn: Eqn) -> float:
+    """How often an eqn's body runs, as far as that is known."""
+    return {"scan": float(eqn.params.get("length", 1)), "while": WHILE_TRIPS}.get(eqn.primitive.name, 1.0)
+
+
 def _inner(eqn: Eqn) -> tuple[Estimate, float] | None:
     """The estimate of an eqn's body and how often it runs."""
     name, params = eqn.primitive.name, eqn.params
     if name == "scan":
-        return _estimate_body(params["jaxpr"]), float(params["length"])
+        return _estimate_body(params["jaxpr"]), trips(eqn)
     if name == "while":
-        return _estimate_body(params["body_jaxpr"]), WHILE_TRIPS
+        return _estimate_body(params["body_jaxpr"]), trips(eqn)
     if name == "cond":
         return max((_estimate_body(b) for b in params["branches"]), key=lambda e: e.temp_bytes), 1.0
     called = params.get("jaxpr") or params.get("call_jaxpr")

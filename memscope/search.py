@@ -21,6 +21,7 @@ from .chunks import chunks_of
 from .compile import Build, Compiled, compile_flat, compile_program
 from .cost import Estimate, estimate
 from .inside import Moved, Place, inner_programs, move_in, move_slices, moved_arrays, with_bodies
+from .library import suits_library
 from .program import Program, is_var, nbytes
 from .reasons import Hindrance, hindrances
 from .sizes import format_bytes
@@ -64,6 +65,12 @@ BODY_SHARES = (0.6, 0.25, 0.0)
 
 WORK_BUDGET, WORK_FOR_FREE = 50.0, 0.05
 """How many times as long a rewritten function may take, and how many seconds nobody minds: both estimated."""
+
+LIBRARY_GAIN, LIBRARY_TRIES = 1.4, 2
+"""How much faster a chunk runs in the plain build, by what it may be estimated to take longer; how many are tried.
+
+Of 36 rewritten reports that it suits, 31 ran faster in it: 0.7 times as long in the geometric mean.
+"""
 
 MARGIN = 0.97
 """How much of the limit an estimate may fill before it is not even tried."""
@@ -150,7 +157,7 @@ class Search:
         self._hopeless_below = 0
         self._nests: dict[Candidate, Search] = {}
         self._outer: dict[tuple[tuple[Place, Candidate], ...], Search] = {}
-        self._confirmed: dict[Candidate, Found] = {}
+        self._confirmed: dict[tuple[Candidate, Build], Found] = {}
         self._by_chunks: dict[tuple[Structure, Form, tuple[tuple[LoopPlan, int], ...]], Candidate] = {}
         self._candidates: dict[tuple[Structure, int, Form], Candidate] = {}
         self._grown: dict[Structure | None, list[Structure]] = {}
@@ -189,6 +196,13 @@ class Search:
         plain, reference = self.builds[Build.PLAIN], self.builds[Build.REFERENCE]
         order = (plain, reference) if 2 * plain.temp_bytes < reference.temp_bytes else (reference, plain)
         return next((Found(self.program, None, build) for build in order if build.bound_bytes <= limit), None)
+
+    def _fastest_build(self, limit: int) -> Found | None:
+        """The program unchanged, in the plain build where its library suits it."""
+        plain = self.builds[Build.PLAIN]
+        if plain.bound_bytes <= limit and suits_library(self.program.closed, self.original_estimate):
+            return Found(self.program, None, plain)
+        return self.as_written(limit)
 
     # Under a limit.
 
@@ -320,7 +334,7 @@ class Search:
 
     def _around(self, limit: int, bodies: tuple[Candidate, ...], moved: tuple[Moved, ...]) -> Found:
         """This program, some of whose bodies are rewritten, within a limit; the lowest where it does not fit."""
-        found = self.as_written(limit) or self._lowest_known(limit)
+        found = self._fastest_build(limit) or self._lowest_known(limit)
         candidate = found.candidate or Candidate(self.program.closed, self.original_estimate, None)
         return dataclasses.replace(found, candidate=dataclasses.replace(candidate, bodies=bodies, moved=moved))
 
@@ -387,6 +401,9 @@ class Search:
                 _oddity(candidate.chunk_bytes),
             ),
         )
+        in_library = self._in_library(options, limit)
+        if in_library is not None:
+            return in_library
         largest = dict.fromkeys(shortlist, CHUNKS[-1])
         narrow: Found | None = None
         tries = 0
@@ -409,6 +426,24 @@ class Search:
         smallest = [c for s in ranked[:2] if self.worth_running(c := self.candidate(s, CHUNKS[0]))]
         return min(map(self.confirm, smallest), key=lambda found: found.peak_bytes, default=self._lowest_as_written)
 
+    def _in_library(self, options: Sequence[Candidate], limit: int) -> Found | None:
+        """The fastest of these whose plain build fits, by the bound on its scratch; None where there is none."""
+        if self.depth or not options or not suits_library(options[0].closed, options[0].estimate):
+            return None
+        slowest = LIBRARY_GAIN * options[0].estimate.seconds
+        most = float(CHUNKS[-1])
+        for _ in range(LIBRARY_TRIES if len(self.program.eqns) < LARGE_PROGRAM else 1):
+            small = (o for o in options if o.chunk_bytes <= most and o.estimate.seconds <= slowest)
+            option = next((o for o in small if suits_library(o.closed, o.estimate)), None)
+            if option is None:
+                return None
+            found = self.confirm(option, Build.PLAIN)
+            if found.peak_bytes <= limit:
+                return found
+            excess = (found.peak_bytes - self._fixed_bytes) / max(1, limit - self._fixed_bytes)
+            most = option.chunk_bytes / max(1.5, excess)
+        return None
+
     @property
     def _lowest_as_written(self) -> Found:
         return Found(self.program, None, min(self.builds.values(), key=lambda c: c.bound_bytes))
@@ -420,16 +455,16 @@ class Search:
     def _affords(self, estimate: Estimate) -> bool:
         return estimate.seconds <= WORK_BUDGET * self.original_estimate.seconds + WORK_FOR_FREE
 
-    def confirm(self, candidate: Candidate) -> Found:
-        """Compiles a candidate, as the reference build: its account is exact, and its loops run as fast."""
-        if candidate not in self._confirmed:
+    def confirm(self, candidate: Candidate, build: Build = Build.REFERENCE) -> Found:
+        """Compiles a candidate; the account of the reference build is exact, that of the plain one a bound."""
+        if (candidate, build) not in self._confirmed:
             chunks = format_bytes(candidate.chunk_bytes)
             self.progress(f"compiling with {_loops(candidate)} in chunks of {chunks}")
             self.effort.compiles(candidate.closed.jaxpr)
             run = jex_core.jaxpr_as_fun(candidate.closed)
-            compiled = compile_flat(run, self.program, Build.REFERENCE, self.target)
-            self._confirmed[candidate] = Found(self.program, candidate, compiled)
-        return self._confirmed[candidate]
+            compiled = compile_flat(run, self.program, build, self.target)
+            self._confirmed[candidate, build] = Found(self.program, candidate, compiled)
+        return self._confirmed[candidate, build]
 
     def hindrances(self) -> list[Hindrance]:
         """What is in the way of intermediates, also inside loops and branches, so far as the search has come."""
