@@ -39,6 +39,11 @@ def fewest_steps(program: Program, streaming: Streaming, tie: tuple[LoopPlan, ..
     return chunk_steps(tie[0].steps, 1, max(1, best))
 
 
+def largest_step(streaming: Streaming) -> int:
+    """Bytes of the largest array of any loop's single step."""
+    return max((bytes_per_step(streaming.program, streaming, loop) for loop in streaming.loops), default=0)
+
+
 def bytes_per_step(program: Program, streaming: Streaming, loop: LoopPlan) -> int:
     """Bytes that the largest array of one iteration grows by with each step.
 

@@ -17,7 +17,7 @@ from typing import Any
 from jax.extend import core as jex_core
 
 from .axes.factor import shape_of
-from .chunks import chunks_of
+from .chunks import chunks_of, largest_step
 from .compile import Build, Compiled, compile_flat, compile_program
 from .cost import Estimate, estimate
 from .inside import Moved, Place, inner_programs, move_in, move_slices, moved_arrays, with_bodies
@@ -40,6 +40,12 @@ CHUNKS = tuple(1 << bits for bits in (12, 14, 16, 18, 20, 21, 22, 24, 26))
 """Bytes of the largest array of one iteration: what the search chooses among."""
 
 USUAL_CHUNK = 1 << 20
+
+CACHED = 2 << 20
+"""Bytes of an array up to which it stays in a core's cache from one op to the next."""
+
+CROSSED, CROSSED_SLOWER, CROSSED_EQNS = 2, 2.0, 300
+"""How many axes are tried with another one inside, how much longer they may take alone, and up to how many eqns."""
 
 SEEDS, ROUNDS, SHORTLIST, CONFIRMATIONS = 6, 4, 3, 6
 LARGE_PROGRAM = 1000
@@ -66,7 +72,7 @@ BODY_SHARES = (0.6, 0.25, 0.0)
 WORK_BUDGET, WORK_FOR_FREE = 50.0, 0.05
 """How many times as long a rewritten function may take, and how many seconds nobody minds: both estimated."""
 
-LIBRARY_GAIN, LIBRARY_TRIES = 1.4, 2
+LIBRARY_GAIN, LIBRARY_TRIES = 1.4, 3
 """How much faster a chunk runs in the plain build, by what it may be estimated to take longer; how many are tried.
 
 Of 36 rewritten reports that it suits, 31 ran faster in it: 0.7 times as long in the geometric mean.
@@ -161,6 +167,8 @@ class Search:
         self._by_chunks: dict[tuple[Structure, Form, tuple[tuple[LoopPlan, int], ...]], Candidate] = {}
         self._candidates: dict[tuple[Structure, int, Form], Candidate] = {}
         self._grown: dict[Structure | None, list[Structure]] = {}
+        self._steps: dict[Candidate, dict[Place, Search]] = {}
+        self._crossings: dict[tuple[Candidate, int], Candidate | None] = {}
 
     # The program as written.
 
@@ -393,8 +401,9 @@ class Search:
             for form in _forms(structure)
             for size in self._chunk_sizes
         )
+        crossed = self._crossed(min(tried, key=lambda c: c.estimate.seconds), ranked) if tried else []
         options = sorted(
-            (c for c in tried if self._predicted_peak(c) <= limit * MARGIN and self.worth_running(c)),
+            (c for c in (*tried, *crossed) if self._predicted_peak(c) <= limit * MARGIN and self.worth_running(c)),
             key=lambda candidate: (
                 _bucket(candidate.estimate.seconds),
                 _fold_count(candidate.structure),
@@ -404,7 +413,7 @@ class Search:
         in_library = self._in_library(options, limit)
         if in_library is not None:
             return in_library
-        largest = dict.fromkeys(shortlist, CHUNKS[-1])
+        largest = dict.fromkeys(ranked, CHUNKS[-1])
         narrow: Found | None = None
         tries = 0
         for option in options:
@@ -426,22 +435,60 @@ class Search:
         smallest = [c for s in ranked[:2] if self.worth_running(c := self.candidate(s, CHUNKS[0]))]
         return min(map(self.confirm, smallest), key=lambda found: found.peak_bytes, default=self._lowest_as_written)
 
+    def _crossed(self, best: Candidate, structures: Sequence[Structure]) -> list[Candidate]:
+        """One axis step by step where a step is large, and in each another one in chunks that caches hold.
+
+        An attention head at a time, and in it some queries: as many rows in each product as in a chunk of all heads,
+        in a fraction of the bytes.
+        """
+        if self.depth or best.chunk_bytes <= CACHED or len(self.program.eqns) > CROSSED_EQNS:
+            return []
+        steps = [self.candidate(s, CHUNKS[0]) for s in structures if largest_step(s.streaming) > CACHED]
+        steps = [c for c in steps if c.estimate.seconds <= CROSSED_SLOWER * best.estimate.seconds]
+        outers = sorted(steps, key=lambda c: c.estimate.seconds)[:CROSSED]
+        sizes = [size for size in CHUNKS if USUAL_CHUNK / 4 <= size <= 2 * CACHED]
+        return [crossed for outer in outers for size in sizes if (crossed := self._across(outer, size)) is not None]
+
+    def _across(self, outer: Candidate, chunk_bytes: int) -> Candidate | None:
+        """`outer` with its loops' bodies in chunks along what is fastest there."""
+        key = outer, chunk_bytes
+        if key not in self._crossings:
+            self._crossings[key] = self._make_across(outer, chunk_bytes)
+        return self._crossings[key]
+
+    def _make_across(self, outer: Candidate, chunk_bytes: int) -> Candidate | None:
+        program = self.program.rewritten(outer.closed)
+        if outer not in self._steps:
+            self._steps[outer] = {
+                place: Search(body, self.target, self.progress, self.depth + 1, self.effort)
+                for place, body in inner_programs(program).items()
+            }
+        inner: dict[Place, Candidate] = {}
+        for place, search in self._steps[outer].items():
+            cut = [search.candidate(structure, chunk_bytes) for structure in search.grow(None)]
+            if cut:
+                inner[place] = min(cut, key=lambda c: c.estimate.seconds)
+        if not inner:
+            return None
+        closed = with_bodies(program, self.target, {place: c.closed for place, c in inner.items()}).closed
+        return Candidate(closed, estimate(closed), outer.structure, chunk_bytes, outer.chunks, tuple(inner.values()))
+
     def _in_library(self, options: Sequence[Candidate], limit: int) -> Found | None:
         """The fastest of these whose plain build fits, by the bound on its scratch; None where there is none."""
         if self.depth or not options or not suits_library(options[0].closed, options[0].estimate):
             return None
         slowest = LIBRARY_GAIN * options[0].estimate.seconds
-        most = float(CHUNKS[-1])
+        suited = [o for o in options if o.estimate.seconds <= slowest and suits_library(o.closed, o.estimate)]
+        most: dict[Structure | None, float] = {}
         for _ in range(LIBRARY_TRIES if len(self.program.eqns) < LARGE_PROGRAM else 1):
-            small = (o for o in options if o.chunk_bytes <= most and o.estimate.seconds <= slowest)
-            option = next((o for o in small if suits_library(o.closed, o.estimate)), None)
+            option = next((o for o in suited if o.chunk_bytes <= most.get(o.structure, CHUNKS[-1])), None)
             if option is None:
                 return None
             found = self.confirm(option, Build.PLAIN)
             if found.peak_bytes <= limit:
                 return found
             excess = (found.peak_bytes - self._fixed_bytes) / max(1, limit - self._fixed_bytes)
-            most = option.chunk_bytes / max(1.5, excess)
+            most[option.structure] = option.chunk_bytes / max(1.5, excess)
         return None
 
     @property
