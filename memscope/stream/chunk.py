@@ -21,6 +21,7 @@ from ..program import Atom, Program, is_var
 from .carried import SEQUENTIAL, State
 from .control import FRAMES, is_over_time, run_flow
 from .diagonal import local_indices
+from .dots import multiply
 from .folds import COMBINERS, Combiner, Part
 from .lanes import Lanes, reduce_lanes
 from .reductions import JOINS, Form, fusible_operand, in_blocks
@@ -180,6 +181,8 @@ class Chunk:
             values = [values[0], local_indices(eqn, task.factor, values[1], first), *values[2:]]
         if name in RESIZE:
             params = {**RESIZE[name](eqn, task.factor, self._steps_of(task)), **params}
+        if name == "dot_general":
+            return multiply(eqn, values, tag)
         if self.setting.form is not Form.PLAIN and name in JOINS and fusible_operand(self.program, eqn):
             return [in_blocks(eqn, values[0], tag)]
         return bind(eqn, values, tag, **params)
