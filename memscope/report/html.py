@@ -6,8 +6,11 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
+from ..layout.shown import peak_view
+from ..picture import picture
 from ..sizes import format_bytes
 from . import text
+from .graph import GRAPH_STYLE, caption, graph_svg, legend
 
 if TYPE_CHECKING:
     from ..profile import Buffer, Profile
@@ -16,6 +19,7 @@ ROWS = 40
 _CHART = (720, 200)  # width and height of the plot, in the SVG's own units
 _LEFT, _TOP, _BOTTOM = 78, 16, 34
 _BUCKETS = 240
+_NODES = 24  # of the graph: a page that can't be zoomed shows the nearest of the peak only
 
 # Hues from Okabe and Ito's colour-blind-safe palette; text and ground are the page's own, so that the
 # fragment sits well in a light and in a dark notebook.
@@ -44,6 +48,7 @@ _STYLE = """
 .memscope svg { display: block; width: 100%; height: auto; }
 .memscope svg text { fill: var(--ms-text); font: 12px system-ui, sans-serif; }
 .memscope .ms-key { display: inline-block; width: .75em; height: .75em; border-radius: 2px; margin: 0 .35em 0 .9em; }
+.memscope .ms-still svg { width: auto; max-width: 100%; max-height: 46rem; margin: 0 auto; }
 .memscope ol { margin: 0; padding-left: 1.6em; }
 .memscope li { padding: .1em 0; }
 """
@@ -70,8 +75,8 @@ def page(title: str, fragment: str) -> str:
 
 def profile_fragment(profile: Profile) -> str:
     """The same as a piece of a page, as a notebook shows it."""
-    pieces = (_account(profile), _timeline(profile), _table(profile), _path(profile))
-    return f'<div class="memscope"><style>{_STYLE}</style>{"".join(pieces)}</div>'
+    pieces = (_account(profile), _timeline(profile), _table(profile), _path(profile), _graph(profile))
+    return f'<div class="memscope"><style>{_STYLE}{GRAPH_STYLE}</style>{"".join(pieces)}</div>'
 
 
 def _account(profile: Profile) -> str:
@@ -197,3 +202,14 @@ def _path(profile: Profile) -> str:
             f"<span class=ms-note><code>{escape(instruction)}</code></span></li>"
         )
     return f"<h3>How the largest buffer at the peak comes about, and what lets it go</h3><ol>{''.join(items)}</ol>"
+
+
+def _graph(profile: Profile) -> str:
+    drawn = picture(profile.graph, peak_view(profile.graph, _NODES))
+    if not drawn.skeleton.boxes:
+        return ""
+    return (
+        "<h3>What computes what, around the peak</h3><div class=ms-graph>"
+        f"<div class=ms-still>{graph_svg(drawn, f'HLO instructions around the peak of {profile.name}')}</div>"
+        f"{legend(drawn)}<p class=ms-note>{escape(caption(drawn, 'they are not drawn'))}</p></div>"
+    )

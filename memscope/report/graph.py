@@ -1,0 +1,212 @@
+"""A picture of the HLO graph as SVG: the same for a static page and for the widget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from typing import TYPE_CHECKING
+
+from ..layout.plane import Point, Size
+from ..layout.shown import LONGEST
+from ..sizes import format_bytes
+from . import boxes
+
+if TYPE_CHECKING:
+    from ..graph import Node
+    from ..layout.skeleton import Box, Wire
+    from ..picture import Picture
+
+_MARGIN = 14.0
+_ARROW = 7.0
+
+# One hue from light to dark, or from dark to light on a dark ground, so that more bytes always stand out more; the
+# peak in Okabe and Ito's vermilion and orange, as everywhere in memscope.
+GRAPH_STYLE = """
+.ms-graph { --ms-ink: var(--jp-ui-font-color1, currentColor); --ms-paper: var(--jp-layout-color0, Canvas);
+  --ms-mark: #d55e00; --ms-wire: color-mix(in srgb, var(--ms-ink) 38%, transparent);
+  --ms-0: transparent; --ms-1: #eef5fb; --ms-2: #d6e6f4; --ms-3: #abd0e6; --ms-4: #6aaed6; --ms-5: #2a75b3;
+  --ms-6: #084488; --ms-t1: #111; --ms-t2: #111; --ms-t3: #111; --ms-t4: #111; --ms-t5: #fff; --ms-t6: #fff; }
+@media (prefers-color-scheme: dark) { .ms-graph { --ms-mark: #e69f00; --ms-1: #12283c; --ms-2: #153c5e;
+  --ms-3: #1a5584; --ms-4: #4a9bd4; --ms-5: #8fc6ea; --ms-6: #d9eefc;
+  --ms-t1: #fff; --ms-t2: #fff; --ms-t3: #fff; --ms-t4: #111; --ms-t5: #111; --ms-t6: #111; } }
+[data-jp-theme-light="true"] .ms-graph { --ms-mark: #d55e00; --ms-1: #eef5fb; --ms-2: #d6e6f4; --ms-3: #abd0e6;
+  --ms-4: #6aaed6; --ms-5: #2a75b3; --ms-6: #084488;
+  --ms-t1: #111; --ms-t2: #111; --ms-t3: #111; --ms-t4: #111; --ms-t5: #fff; --ms-t6: #fff; }
+[data-jp-theme-light="false"] .ms-graph { --ms-mark: #e69f00; --ms-1: #12283c; --ms-2: #153c5e; --ms-3: #1a5584;
+  --ms-4: #4a9bd4; --ms-5: #8fc6ea; --ms-6: #d9eefc;
+  --ms-t1: #fff; --ms-t2: #fff; --ms-t3: #fff; --ms-t4: #111; --ms-t5: #111; --ms-t6: #111; }
+.ms-graph svg text { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: 11px; fill: var(--ms-ink); }
+.ms-graph .ms-box rect { stroke: var(--ms-wire); stroke-width: 1; fill: var(--ms-paper); }
+.ms-graph .ms-box .ms-op { font-weight: 600; }
+.ms-graph .ms-box.ms-on-path > rect, .ms-graph .ms-chip.ms-on-path rect { stroke: var(--ms-mark); stroke-width: 3; }
+.ms-graph .ms-box.ms-summit > rect { stroke-width: 6; }
+.ms-graph .ms-free > rect { stroke-dasharray: 3 3; }
+.ms-graph .ms-wire path { fill: none; stroke: var(--ms-wire); stroke-width: 1.2; }
+.ms-graph .ms-wire polygon { fill: var(--ms-wire); }
+.ms-graph .ms-wire.ms-on-path path { stroke: var(--ms-mark); stroke-width: 3; }
+.ms-graph .ms-wire.ms-on-path polygon { fill: var(--ms-mark); }
+.ms-graph .ms-wire.ms-control path { stroke-dasharray: 5 4; }
+.ms-graph .ms-live { fill: var(--ms-mark); stroke: var(--ms-paper); stroke-width: 1.5; }
+.ms-graph .ms-more rect { fill: var(--ms-paper); stroke: var(--ms-wire); }
+.ms-graph .ms-more text { font-size: 10px; }
+.ms-graph .ms-legend { display: flex; flex-wrap: wrap; gap: .25em 1.1em; font: 12px/1.5 system-ui, sans-serif;
+  color: var(--ms-ink); margin: .4em 0; }
+.ms-graph .ms-legend i { display: inline-block; width: 1.1em; height: .85em; margin-right: .4em; border-radius: 2px;
+  border: 1px solid var(--ms-wire); vertical-align: -.08em; box-sizing: border-box; }
+.ms-graph .ms-legend i.ms-dot { border: 0; background: var(--ms-mark); width: .7em; height: .7em; border-radius: 50%; }
+.ms-graph .ms-legend i.ms-path { border: 2px solid var(--ms-mark); }
+.ms-graph .ms-legend i.ms-none { border-style: dashed; }
+""" + "".join(
+    f".ms-graph .ms-box.ms-b{k} > rect, .ms-graph .ms-chip.ms-b{k} rect, .ms-graph i.ms-b{k} "
+    f"{{ fill: var(--ms-{k}); background: var(--ms-{k}); }}\n"
+    f".ms-graph .ms-box.ms-b{k} > text, .ms-graph .ms-chip.ms-b{k} text {{ fill: var(--ms-t{k}, var(--ms-ink)); }}\n"
+    for k in range(boxes.LEVELS + 1)
+)
+
+
+def graph_svg(picture: Picture, label: str) -> str:
+    """The picture as an SVG element.
+
+    Boxes carry `data-node` (the HLO instruction), `data-buffer` and their place as `data-box`; edges the places of
+    their ends as `data-tail` and `data-head`.
+    """
+    layout = picture.layout
+    width, height = layout.width + 2 * _MARGIN, layout.height + 2 * _MARGIN
+    wires = "".join(map(_wire, picture.skeleton.wires, layout.curves))
+    drawn = "".join(
+        _box(picture, k, box, size, centre)
+        for k, (box, size, centre) in enumerate(
+            zip(picture.skeleton.boxes, picture.sizes, layout.centres, strict=True)
+        )
+    )
+    return (
+        f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" role="img" '
+        f'aria-label="{escape(label)}"><g class="ms-all" transform="translate({_MARGIN:.0f} {_MARGIN:.0f})">'
+        f'<g class="ms-wires">{wires}</g><g class="ms-boxes">{drawn}</g></g></svg>'
+    )
+
+
+def legend(picture: Picture) -> str:
+    """What shades and marks mean, as HTML."""
+    thresholds = picture.scale.thresholds
+    shades = [f"{format_bytes(t)} or more" for t in thresholds]
+    shades[-1] = f"less than {format_bytes(thresholds[-2])}" if len(thresholds) > 1 else shades[-1]
+    marks = [(f"ms-b{boxes.LEVELS - k}", text) for k, text in enumerate(shades)]
+    marks += [("ms-none", "no buffer"), ("ms-path", "peak path"), ("ms-dot", "in use at the peak")]
+    items = "".join(f'<span><i class="{mark}"></i>{escape(text)}</span>' for mark, text in marks)
+    return f'<div class="ms-legend">{items}</div>'
+
+
+def caption(picture: Picture, long_edges: str) -> str:
+    """What is shown and what is left out; `long_edges` says what becomes of those."""
+    total = sum(not n.is_input for n in picture.shown.computation.nodes)
+    shown = total - picture.shown.hidden
+    count = f"{shown:,} of {total:,} instructions" if shown < total else f"all {total:,} instructions"
+    if shown == total == 1:
+        count = "its one instruction"
+    said = f"Shown: {count}; parameters and constants stand on what reads them."
+    if picture.skeleton.long:
+        said += f" {len(picture.skeleton.long):,} edges span more than {LONGEST} layers: {long_edges}."
+    return said
+
+
+def node_title(node: Node) -> str:
+    """All there is to say of a node, line by line."""
+    held = f"{format_bytes(node.bytes)} in {', '.join(node.buffers)}" if node.bytes else "no buffer of its own"
+    where = [f"{node.opcode} {node.name}", f"{node.op}, {boxes.array(node)}", held]
+    if node.source:
+        where.append(node.source)
+    notes = [text for holds, text in _NOTES if holds(node)]
+    return "\n".join([*where, *notes])
+
+
+_NOTES = (
+    (lambda n: n.on_peak_path, "on the peak path"),
+    (lambda n: n.live_at_peak, "in use at the peak"),
+    (lambda n: n.is_result, "a result"),
+)
+
+
+def _box(picture: Picture, k: int, box: Box, size: Size, centre: Point) -> str:
+    width, height = size
+    x, y = centre[0] - width / 2, centre[1] - height / 2
+    body = boxes.body_size(box.node, picture.scale)[1]
+    return (
+        f'<g transform="translate({x:.1f} {y:.1f})">{"".join(_chips(picture, k, box, width))}'
+        f'<g {_attributes(picture, box.node, k, "ms-box")} transform="translate(0 {height - body:.1f})">'
+        f"<title>{escape(node_title(box.node))}</title>"
+        f'<rect width="{width:.1f}" height="{body:.1f}" rx="3"/>{"".join(_lines(picture, box.node, width))}'
+        f"{_live_mark(box.node, width)}{_more(box, width, body)}</g></g>"
+    )
+
+
+def _attributes(picture: Picture, node: Node, k: int, kind: str) -> str:
+    marks = [kind, f"ms-b{picture.scale.level(node.bytes)}"]
+    marks += ["ms-on-path"] * node.on_peak_path + ["ms-free"] * (not node.bytes)
+    marks += ["ms-summit"] * (node.name == picture.peak)
+    return f'class="{" ".join(marks)}" data-box="{k}" data-node="{escape(node.name)}" data-buffer="{_buffer(node)}"'
+
+
+def _buffer(node: Node) -> str:
+    return escape(node.buffer or "")
+
+
+def _lines(picture: Picture, node: Node, width: float) -> Iterator[str]:
+    size = boxes.font(picture.scale.level(node.bytes))
+    for row, line in enumerate(boxes.lines(node)):
+        kind = ' class="ms-op"' if row == 0 else ""
+        y = 3 + boxes.line_height(size) * (row + 0.78)
+        yield (
+            f'<text{kind} x="{width / 2:.1f}" y="{y:.1f}" text-anchor="middle" style="font-size:{size:.0f}px">'
+            f"{escape(line)}</text>"
+        )
+
+
+def _chips(picture: Picture, k: int, box: Box, width: float) -> Iterator[str]:
+    columns, rows = boxes.chip_grid(box)
+    for number, node in enumerate(box.inputs):
+        column, row = divmod(number, rows)
+        wide = width / columns
+        yield (
+            f'<g {_attributes(picture, node, k, "ms-chip")} transform="translate({column * wide:.1f} '
+            f'{row * boxes.CHIP:.1f})"><title>{escape(node_title(node))}</title>'
+            f'<rect width="{wide:.1f}" height="{boxes.CHIP:.0f}" rx="2"/>'
+            f'<text x="{wide / 2:.1f}" y="12" text-anchor="middle">{escape(boxes.input_line(node))}</text></g>'
+        )
+
+
+def _live_mark(node: Node, width: float) -> str:
+    return f'<circle class="ms-live" cx="{width:.1f}" cy="0" r="5"/>' if node.live_at_peak else ""
+
+
+def _more(box: Box, width: float, body: float) -> str:
+    if not box.hidden:
+        return ""
+    text = f"+{box.hidden}"
+    wide = 8 + 6.2 * len(text)
+    return (
+        f'<g class="ms-more" transform="translate({width - wide / 2:.1f} {body - 7:.1f})">'
+        f"<title>{box.hidden} neighbours are not shown</title>"
+        f'<rect width="{wide:.1f}" height="14" rx="7"/><text x="{wide / 2:.1f}" y="10.5" text-anchor="middle">{text}</text></g>'
+    )
+
+
+def _wire(wire: Wire, curve: tuple[Point, ...]) -> str:
+    (x0, y0), *rest = curve
+    path = f"M{x0:.1f} {y0:.1f}C" + " ".join(f"{x:.1f} {y:.1f}" for x, y in rest)
+    marks = "ms-wire" + " ms-on-path" * wire.edge.on_peak_path + " ms-control" * (wire.edge.kind == "control")
+    return (
+        f'<g class="{marks}" data-tail="{wire.tail}" data-head="{wire.head}"><path d="{path}"/>'
+        f'<polygon points="{_arrow(curve)}"/></g>'
+    )
+
+
+def _arrow(curve: tuple[Point, ...]) -> str:
+    """A triangle whose tip is the curve's end."""
+    tip = curve[-1]
+    before = next((p for p in reversed(curve) if p != tip), (tip[0], tip[1] - 1))
+    dx, dy = tip[0] - before[0], tip[1] - before[1]
+    length = (dx * dx + dy * dy) ** 0.5
+    ux, uy = dx / length * _ARROW, dy / length * _ARROW
+    corners = (tip, (tip[0] - ux - uy / 2, tip[1] - uy + ux / 2), (tip[0] - ux + uy / 2, tip[1] - uy - ux / 2))
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
