@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .profile import Buffer
 
 Role = Literal["entry", "fusion", "body", "condition", "branch", "call"]
+EdgeKind = Literal["data", "control"]
 Describe = Callable[[Instruction], tuple[str, str | None]]
 
 _OPENS = RUNS_COMPUTATIONS | {"fusion"}
@@ -74,7 +75,7 @@ class Edge:
 
     tail: str
     head: str
-    kind: Literal["data", "control"] = "data"
+    kind: EdgeKind = "data"
     on_peak_path: bool = False
 
 
@@ -176,12 +177,20 @@ def hlo_graph(source: GraphSource, peak: str | None, path: Sequence[str]) -> Hlo
 
 def _opened(source: GraphSource, node: Node) -> Iterator[tuple[Role, HloComputation]]:
     named = {c.name: c for c in source.flow.module.computations} if node.opens else {}
-    roles: tuple[Role, ...] = {
-        "while": ("body", "condition"),
-        "fusion": ("fusion",),
-        "conditional": ("branch",) * len(node.opens),
-    }.get(node.opcode, ("call",) * len(node.opens))  # type: ignore[assignment]
-    yield from ((role, named[name]) for role, name in zip(roles, node.opens, strict=False))
+    for number, name in enumerate(node.opens):
+        yield _role(node.opcode, number), named[name]
+
+
+def _role(opcode: str, number: int) -> Role:
+    """What the computation that stands first, second, ... among those of an instruction is to it."""
+    match opcode:
+        case "fusion":
+            return "fusion"
+        case "while":
+            return "condition" if number else "body"
+        case "conditional":
+            return "branch"
+    return "call"
 
 
 class _Builder:
@@ -234,11 +243,15 @@ class _Builder:
     def edges(self, instruction: Instruction) -> Iterator[Edge]:
         if instruction.opcode in _FOLDED:  # a part of the parameter: the parameter itself is not there
             return
-        for kind, before in (("control", instruction.controls), ("data", instruction.operands)):
-            for operand in before:
-                for tail in self.producers(operand):
-                    ends = self.instructions[tail].name, instruction.name
-                    yield Edge(*ends, kind, ends in self.path_edges)  # type: ignore[arg-type]
+        for operand in instruction.controls:
+            yield from self.edges_from(operand, instruction, "control")
+        for operand in instruction.operands:
+            yield from self.edges_from(operand, instruction, "data")
+
+    def edges_from(self, operand: int, instruction: Instruction, kind: EdgeKind) -> Iterator[Edge]:
+        for tail in self.producers(operand):
+            ends = self.instructions[tail].name, instruction.name
+            yield Edge(*ends, kind, ends in self.path_edges)
 
     def node(self, instruction: Instruction) -> Node:
         buffers = self.buffers(instruction)

@@ -23,4 +23,3 @@ def lay_out(skeleton: Skeleton, sizes: Sequence[Size], engines: Sequence[str] | 
         except dot.DotError:
             continue
     return layered.lay_out(skeleton, sizes)
-

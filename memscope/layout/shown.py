@@ -11,7 +11,7 @@ from ..graph import Computation, Edge, HloGraph
 
 BUDGET = 300  # more boxes than that are no picture any more
 LONGEST = 8  # layers that an edge may span to be laid out
-_FAR = 4  # what lies at the other end of a longer edge is as far away as this many short ones
+_FAR = 100  # short edges to one longer: what hangs on long edges alone would stand in the picture unconnected
 
 
 @dataclasses.dataclass(frozen=True)

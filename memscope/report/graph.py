@@ -36,7 +36,7 @@ GRAPH_STYLE = """
   --ms-4: #4a9bd4; --ms-5: #8fc6ea; --ms-6: #d9eefc;
   --ms-t1: #fff; --ms-t2: #fff; --ms-t3: #fff; --ms-t4: #111; --ms-t5: #111; --ms-t6: #111; }
 .ms-graph svg text { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: 11px; fill: var(--ms-ink); }
-.ms-graph .ms-box rect { stroke: var(--ms-wire); stroke-width: 1; fill: var(--ms-paper); }
+.ms-graph .ms-box rect, .ms-graph .ms-chip rect { stroke: var(--ms-wire); stroke-width: 1; fill: var(--ms-paper); }
 .ms-graph .ms-box .ms-op { font-weight: 600; }
 .ms-graph .ms-box.ms-on-path > rect, .ms-graph .ms-chip.ms-on-path rect { stroke: var(--ms-mark); stroke-width: 3; }
 .ms-graph .ms-box.ms-summit > rect { stroke-width: 6; }
@@ -75,9 +75,7 @@ def graph_svg(picture: Picture, label: str) -> str:
     wires = "".join(map(_wire, picture.skeleton.wires, layout.curves))
     drawn = "".join(
         _box(picture, k, box, size, centre)
-        for k, (box, size, centre) in enumerate(
-            zip(picture.skeleton.boxes, picture.sizes, layout.centres, strict=True)
-        )
+        for k, (box, size, centre) in enumerate(zip(picture.skeleton.boxes, picture.sizes, layout.centres, strict=True))
     )
     return (
         f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" role="img" '
@@ -99,12 +97,16 @@ def legend(picture: Picture) -> str:
 
 def caption(picture: Picture, long_edges: str) -> str:
     """What is shown and what is left out; `long_edges` says what becomes of those."""
-    total = sum(not n.is_input for n in picture.shown.computation.nodes)
+    place = picture.shown.computation
+    total = sum(not n.is_input for n in place.nodes)
     shown = total - picture.shown.hidden
     count = f"{shown:,} of {total:,} instructions" if shown < total else f"all {total:,} instructions"
     if shown == total == 1:
         count = "its one instruction"
-    said = f"Shown: {count}; parameters and constants stand on what reads them."
+    where = {"entry": "", "fusion": "Inside the fusion {0}. "}.get(place.role, "The {1} of {0}. ")
+    said = (
+        where.format(place.caller, place.role) + f"Shown: {count}; parameters and constants stand on what reads them."
+    )
     if picture.skeleton.long:
         said += f" {len(picture.skeleton.long):,} edges span more than {LONGEST} layers: {long_edges}."
     return said
@@ -141,9 +143,9 @@ def _box(picture: Picture, k: int, box: Box, size: Size, centre: Point) -> str:
 
 
 def _attributes(picture: Picture, node: Node, k: int, kind: str) -> str:
+    on_path = node.on_peak_path and picture.skeleton.boxes[k].node.on_peak_path
     marks = [kind, f"ms-b{picture.scale.level(node.bytes)}"]
-    marks += ["ms-on-path"] * node.on_peak_path + ["ms-free"] * (not node.bytes)
-    marks += ["ms-summit"] * (node.name == picture.peak)
+    marks += ["ms-on-path"] * on_path + ["ms-free"] * (not node.bytes) + ["ms-summit"] * (node.name == picture.peak)
     return f'class="{" ".join(marks)}" data-box="{k}" data-node="{escape(node.name)}" data-buffer="{_buffer(node)}"'
 
 
@@ -187,7 +189,8 @@ def _more(box: Box, width: float, body: float) -> str:
     return (
         f'<g class="ms-more" transform="translate({width - wide / 2:.1f} {body - 7:.1f})">'
         f"<title>{box.hidden} neighbours are not shown</title>"
-        f'<rect width="{wide:.1f}" height="14" rx="7"/><text x="{wide / 2:.1f}" y="10.5" text-anchor="middle">{text}</text></g>'
+        f'<rect width="{wide:.1f}" height="14" rx="7"/>'
+        f'<text x="{wide / 2:.1f}" y="10.5" text-anchor="middle">{text}</text></g>'
     )
 
 

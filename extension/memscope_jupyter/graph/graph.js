@@ -1,0 +1,501 @@
+// The HLO graph in a page. Python lays it out and writes the SVG; here it is moved, searched and marked.
+
+const SVG = "http://www.w3.org/2000/svg";
+const SLOW_MS = 400; // before a word on waiting for Python
+const LOST_MS = 8000;
+const READABLE = 0.6; // below this scale text can't be read
+const [LEAST, MOST] = [0.02, 6]; // scale
+
+const element = (tag, className, properties = {}) =>
+  Object.assign(document.createElement(tag), { className, ...properties });
+
+const button = (text, title, onclick) => element("button", "", { type: "button", textContent: text, title, onclick });
+
+const append = (map, key, values) => map.set(key, [...(map.get(key) ?? []), ...values]);
+
+/** Pan and zoom of an SVG by its viewBox: scale is screen pixels to one of the drawing's. */
+class Camera {
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.x = this.y = 0;
+    this.scale = 1;
+  }
+
+  aim(svg) {
+    this.svg = svg;
+    this.width = svg.width.baseVal.value;
+    this.height = svg.height.baseVal.value;
+    svg.removeAttribute("width");
+    svg.removeAttribute("height");
+    svg.setAttribute("preserveAspectRatio", "xMinYMin");
+  }
+
+  get view() {
+    return [Math.max(1, this.canvas.clientWidth), Math.max(1, this.canvas.clientHeight)];
+  }
+
+  draw() {
+    const [width, height] = this.view.map((pixels) => pixels / this.scale);
+    this.svg.setAttribute("viewBox", `${this.x} ${this.y} ${width} ${height}`);
+    this.canvas.dataset.scale = this.scale.toFixed(3);
+  }
+
+  get fitting() {
+    const [width, height] = this.view;
+    return Math.min(width / this.width, height / this.height, 1.5);
+  }
+
+  fit() {
+    this.scale = this.fitting;
+    this.centre(this.width / 2, this.height / 2);
+  }
+
+  centre(x, y) {
+    const [width, height] = this.view;
+    this.x = x - width / this.scale / 2;
+    this.y = y - height / this.scale / 2;
+    this.draw();
+  }
+
+  pan(dx, dy) {
+    this.x -= dx / this.scale;
+    this.y -= dy / this.scale;
+    this.draw();
+  }
+
+  /** Zooms about a point of the screen, by default the middle. */
+  zoom(factor, at = this.view.map((pixels) => pixels / 2)) {
+    const scale = Math.min(MOST, Math.max(LEAST, this.scale * factor));
+    this.x += at[0] / this.scale - at[0] / scale;
+    this.y += at[1] / this.scale - at[1] / scale;
+    this.scale = scale;
+    this.draw();
+  }
+}
+
+/** One picture in the page: which elements stand for which instruction and buffer. */
+class Scene {
+  constructor(picture, canvas) {
+    this.picture = picture;
+    canvas.querySelector("svg")?.remove();
+    canvas.insertAdjacentHTML("afterbegin", picture.svg);
+    this.svg = canvas.querySelector("svg");
+    this.all = this.svg.querySelector(".ms-all");
+    this.nodes = [...this.svg.querySelectorAll("[data-node]")];
+    this.boxes = this.nodes.filter((node) => node.classList.contains("ms-box"));
+    this.byNode = new Map();
+    for (const node of this.nodes) append(this.byNode, node.dataset.node, [node]);
+    this.byBuffer = new Map();
+    for (const [name, { buffers }] of Object.entries(picture.nodes)) {
+      for (const buffer of buffers) append(this.byBuffer, buffer, this.byNode.get(name) ?? []);
+    }
+    for (const title of this.svg.querySelectorAll("title")) {
+      title.parentNode.dataset.tip = title.textContent;
+      title.remove(); // the browser's own tip would stand on ours
+    }
+  }
+
+  /** The element that stands for a node: its own box where it has one. */
+  main(elements) {
+    return elements?.find((e) => e.classList.contains("ms-box")) ?? elements?.[0];
+  }
+
+  middle(node) {
+    const frame = node.getBBox();
+    const matrix = this.svg.getCTM().inverse().multiply(node.getCTM());
+    const point = new DOMPoint(frame.x + frame.width / 2, frame.y + frame.height / 2).matrixTransform(matrix);
+    return [point.x, point.y];
+  }
+
+  unmark(...classes) {
+    for (const name of classes) {
+      for (const marked of [...this.svg.getElementsByClassName(name)]) marked.classList.remove(name);
+    }
+  }
+
+  /** Marks the edges at some boxes, and draws those that were too long for the layout. */
+  light(places) {
+    this.unmark("ms-lit");
+    this.svg.querySelector(".ms-long")?.remove();
+    for (const wire of this.svg.getElementsByClassName("ms-wire")) {
+      if (places.has(+wire.dataset.tail) || places.has(+wire.dataset.head)) wire.classList.add("ms-lit");
+    }
+    const layer = document.createElementNS(SVG, "g");
+    layer.setAttribute("class", "ms-long");
+    for (const [tail, head] of this.picture.long) {
+      if (places.has(tail) || places.has(head)) layer.append(this.longEdge(tail, head));
+    }
+    this.all.insertBefore(layer, this.all.lastChild);
+  }
+
+  longEdge(tail, head) {
+    const corner = this.all.transform.baseVal[0].matrix;
+    const [[x0, y0], [x1, y1]] = [tail, head].map((k) => this.middle(this.boxes[k]));
+    const path = document.createElementNS(SVG, "path");
+    const [bend, dx, dy] = [(y1 - y0) / 3, corner.e, corner.f];
+    path.setAttribute(
+      "d",
+      `M${x0 - dx} ${y0 - dy}C${x0 - dx} ${y0 - dy + bend} ${x1 - dx} ${y1 - dy - bend} ${x1 - dx} ${y1 - dy}`,
+    );
+    return path;
+  }
+}
+
+class GraphView {
+  constructor(model, root) {
+    this.model = model;
+    this.root = root;
+    this.node = ""; // the instruction that was clicked; "" where the selection came from outside
+    this.touched = false;
+    this.found = [];
+    this.at = -1;
+    this.build();
+    this.listen();
+    this.camera = new Camera(this.canvas);
+    this.show(model.get("_first"));
+    this.sized = new ResizeObserver(() => this.resize());
+    this.sized.observe(this.canvas);
+    this.ask({ kind: "ready" }, false);
+  }
+
+  // --- the parts ---
+
+  build() {
+    this.root.classList.add("ms-graph", "ms-widget");
+    this.root.dataset.lmSuppressShortcuts = "true"; // JupyterLab: keys typed here are no commands of the notebook
+    this.trail = element("div", "ms-trail");
+    this.expand = button("Expand", "Draw all neighbours of the selected node (E)", () => this.expandNode(this.node));
+    this.opens = element("span", "ms-opens");
+    this.whole = button("", "Draw every instruction of this computation", () => this.ask({ kind: "whole" }));
+    this.input = element("input", "", { type: "search", placeholder: "Search op, instruction, line", title: "/" });
+    this.input.setAttribute("aria-label", "Search the graph by op, instruction, buffer or source line");
+    this.count = element("span", "ms-found");
+    const search = element("div", "ms-search");
+    search.append(this.input, this.count);
+    const bar = element("div", "ms-bar");
+    bar.append(
+      button("−", "Zoom out (-)", () => this.camera.zoom(1 / 1.3)),
+      button("+", "Zoom in (+, or ctrl and the wheel)", () => this.camera.zoom(1.3)),
+      button("Fit", "See all of the picture (F)", () => this.camera.fit()),
+      button("Peak", "Back to the peak (P)", () => this.peak()),
+      search,
+      this.expand,
+      this.opens,
+      this.whole,
+    );
+    this.canvas = element("div", "ms-canvas", { tabIndex: 0 });
+    this.canvas.setAttribute("role", "application");
+    this.canvas.setAttribute(
+      "aria-label",
+      "HLO graph. Arrow keys move, plus and minus zoom, N selects the next instruction, E expands it, O opens it.",
+    );
+    this.tip = element("div", "ms-tip", { hidden: true });
+    this.canvas.append(this.tip);
+    this.status = element("div", "ms-status");
+    this.status.setAttribute("role", "status");
+    this.legend = element("div", "");
+    this.caption = element("p", "ms-caption");
+    this.root.append(bar, this.trail, this.canvas, this.status, this.legend, this.caption);
+  }
+
+  listen() {
+    this.onSelected = () => this.followSelection();
+    this.onMessage = (message) => this.receive(message);
+    this.model.on("change:selected", this.onSelected);
+    this.model.on("msg:custom", this.onMessage);
+    this.canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    this.canvas.addEventListener("pointerdown", (event) => this.grab(event));
+    this.canvas.addEventListener("pointermove", (event) => this.hover(event));
+    this.canvas.addEventListener("pointerleave", () => (this.tip.hidden = true));
+    this.canvas.addEventListener("dblclick", (event) => this.openNode(event.target.closest("[data-node]")));
+    this.canvas.addEventListener("keydown", (event) => this.key(event));
+    this.input.addEventListener("input", () => this.search());
+    this.input.addEventListener("keydown", (event) => this.searchKey(event));
+  }
+
+  close() {
+    this.model.off("change:selected", this.onSelected);
+    this.model.off("msg:custom", this.onMessage);
+    this.sized.disconnect();
+    clearTimeout(this.slow);
+    clearTimeout(this.lost);
+  }
+
+  // --- pictures ---
+
+  show(picture) {
+    this.scene = new Scene(picture, this.canvas);
+    this.camera.aim(this.scene.svg);
+    this.legend.innerHTML = picture.legend;
+    this.caption.textContent = picture.caption;
+    this.whole.textContent = `Show ${picture.hidden.toLocaleString("en")} more`;
+    this.whole.hidden = !picture.hidden;
+    this.trail.replaceChildren(...picture.trail.flatMap((step, k) => this.step(step, k, picture.trail.length)));
+    this.trail.hidden = picture.trail.length < 2;
+    if (picture.focus && this.scene.byNode.has(picture.focus)) this.choose(picture.focus);
+    this.mark();
+    this.search();
+    this.look(picture.focus);
+  }
+
+  step([name, text], k, count) {
+    const link = button(text, name, () => this.ask({ kind: "open", name }));
+    link.disabled = k === count - 1;
+    return k ? [element("span", "", { textContent: "›" }), link] : [link];
+  }
+
+  /** Where to look first: at what was asked for, else at all of it if that can be read, else at the peak. */
+  look(focus) {
+    if (!this.canvas.clientWidth) return; // in a hidden tab: `resize` looks again
+    this.seen = true;
+    const svg = this.scene.svg;
+    const target = this.scene.main(this.scene.byNode.get(focus));
+    const peak = svg.querySelector(".ms-box.ms-summit") ?? svg.querySelector(".ms-box.ms-on-path");
+    this.camera.fit();
+    if (!target && this.camera.scale >= READABLE) return;
+    this.camera.scale = Math.max(this.camera.scale, 0.8);
+    const on = target ?? peak ?? this.scene.boxes[0];
+    if (on) this.camera.centre(...this.scene.middle(on));
+  }
+
+  resize() {
+    if (this.seen) this.camera.draw();
+    else this.look(this.scene.picture.focus);
+  }
+
+  peak() {
+    const summit = this.scene.svg.querySelector(".ms-box.ms-summit");
+    if (summit) this.camera.centre(...this.scene.middle(summit));
+    else this.ask({ kind: "peak" });
+  }
+
+  // --- talking with Python ---
+
+  ask(request, waits = true) {
+    clearTimeout(this.slow);
+    clearTimeout(this.lost);
+    if (waits) {
+      this.slow = setTimeout(() => this.say("Waiting for Python ..."), SLOW_MS);
+      this.lost = setTimeout(() => this.say("No answer from Python: is the kernel running, and idle?"), LOST_MS);
+    }
+    this.model.send(request);
+  }
+
+  receive(message) {
+    if (message.kind !== "state") {
+      clearTimeout(this.slow);
+      clearTimeout(this.lost);
+    }
+    if (message.kind === "failed") this.say(`That could not be shown: ${message.reason}`);
+    if (message.picture) this.show(message.picture);
+    if (message.kind === "state" && !this.touched && message.selected !== this.model.get("selected")) {
+      this.model.set("selected", message.selected); // an update that came before this page was up
+    }
+  }
+
+  // --- selection ---
+
+  choose(name) {
+    this.touched = true;
+    this.node = name;
+    const buffers = this.scene.picture.nodes[name]?.buffers ?? [];
+    if (!buffers.includes(this.model.get("selected"))) {
+      this.model.set("selected", buffers[0] ?? "");
+      this.model.save_changes();
+    }
+    this.mark();
+  }
+
+  /** A selection made elsewhere: marked, and moved into view. */
+  followSelection() {
+    const selected = this.model.get("selected");
+    const own = this.scene.picture.nodes[this.node]?.buffers ?? [];
+    if (this.node && (selected ? own.includes(selected) : !own.length)) return;
+    this.node = "";
+    this.mark();
+    const main = this.scene.main(this.scene.byBuffer.get(selected));
+    if (main && this.seen) this.camera.centre(...this.scene.middle(main));
+  }
+
+  mark() {
+    const scene = this.scene;
+    const selected = this.model.get("selected");
+    scene.unmark("ms-same", "ms-chosen");
+    const same = (selected && scene.byBuffer.get(selected)) || [];
+    for (const node of same) node.classList.add("ms-same");
+    const own = this.node ? (scene.byNode.get(this.node) ?? []) : [scene.main(same)].filter(Boolean);
+    for (const node of own) node.classList.add("ms-chosen");
+    scene.light(new Set(own.filter((n) => n.classList.contains("ms-box")).map((n) => +n.dataset.box)));
+    this.tools(own[0]);
+    this.describe(selected, scene.main(own));
+  }
+
+  tools(node) {
+    const name = node?.dataset.node;
+    this.expand.disabled = !node?.querySelector(".ms-more");
+    this.expand.onclick = () => this.expandNode(name);
+    const opens = this.scene.picture.nodes[name]?.opens ?? [];
+    this.opens.replaceChildren(
+      ...opens.map(([inner, role]) =>
+        button(`Open ${role}`, `${inner} (O, or double click)`, () => this.ask({ kind: "open", name: inner })),
+      ),
+    );
+  }
+
+  describe(selected, node) {
+    if (node) {
+      this.say(node.dataset.tip.replaceAll("\n", " · "));
+    } else if (this.scene.picture.trail.some(([, , caller]) => caller && caller === this.node)) {
+      this.say(`Inside ${this.node}.`);
+    } else if (selected) {
+      const row = this.model.get("_index").find(([, , buffers]) => buffers.includes(selected));
+      this.say(row ? `${selected} is not in this picture.` : `The graph has no buffer ${selected}.`);
+      if (row) this.status.append(button("Show it", "", () => this.ask({ kind: "show", name: row[0] })));
+    } else {
+      this.say("");
+    }
+  }
+
+  say(text) {
+    this.status.textContent = text;
+  }
+
+  expandNode(name) {
+    if (name) this.ask({ kind: "expand", name });
+  }
+
+  openNode(node) {
+    const [first] = this.scene.picture.nodes[node?.dataset.node]?.opens ?? [];
+    if (first) this.ask({ kind: "open", name: first[0] });
+  }
+
+  // --- search ---
+
+  search() {
+    const words = this.input.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
+    const matches = (text) => words.every((word) => text.toLowerCase().includes(word));
+    this.scene.unmark("ms-hit");
+    this.at = -1;
+    const here = words.length ? this.scene.boxes.filter((box) => matches(box.dataset.tip)) : [];
+    for (const box of here) box.classList.add("ms-hit");
+    const drawn = here.map((box) => box.dataset.node);
+    const known = words.length ? this.model.get("_index").filter(([, text]) => matches(text)) : [];
+    this.found = [...new Set([...drawn, ...known.map(([name]) => name)])];
+    this.count.textContent = words.length ? `${this.found.length} found, ${drawn.length} drawn` : "";
+  }
+
+  searchKey(event) {
+    event.stopPropagation();
+    if (event.key === "Escape") {
+      this.input.value = "";
+      this.search();
+      this.canvas.focus();
+    } else if (event.key === "Enter" && this.found.length) {
+      const step = event.shiftKey ? -1 : 1;
+      this.at = (Math.max(this.at, -(step < 0)) + step + this.found.length) % this.found.length;
+      this.count.textContent = `${this.at + 1} of ${this.found.length}`;
+      this.goTo(this.found[this.at]);
+    }
+  }
+
+  goTo(name) {
+    const node = this.scene.main(this.scene.byNode.get(name));
+    if (!node) return this.ask({ kind: "show", name });
+    this.choose(name);
+    this.camera.scale = Math.max(this.camera.scale, READABLE);
+    this.camera.centre(...this.scene.middle(node));
+  }
+
+  // --- mouse and keys ---
+
+  wheel(event) {
+    if (!event.ctrlKey && !event.metaKey) return; // the page scrolls
+    event.preventDefault();
+    const frame = this.canvas.getBoundingClientRect();
+    this.camera.zoom(Math.exp(-event.deltaY / 300), [event.clientX - frame.left, event.clientY - frame.top]);
+  }
+
+  grab(event) {
+    if (event.button !== 0) return;
+    const start = [event.clientX, event.clientY];
+    let [x, y] = start;
+    let moved = false;
+    const move = (now) => {
+      moved ||= Math.hypot(now.clientX - start[0], now.clientY - start[1]) > 4;
+      if (!moved) return;
+      this.canvas.classList.add("ms-dragging");
+      this.camera.pan(now.clientX - x, now.clientY - y);
+      [x, y] = [now.clientX, now.clientY];
+    };
+    const drop = (now) => {
+      window.removeEventListener("pointermove", move);
+      window.removeEventListener("pointerup", drop);
+      window.removeEventListener("pointercancel", drop);
+      this.canvas.classList.remove("ms-dragging");
+      if (!moved && now.type === "pointerup") this.click(event.target);
+    };
+    window.addEventListener("pointermove", move);
+    window.addEventListener("pointerup", drop);
+    window.addEventListener("pointercancel", drop);
+  }
+
+  click(target) {
+    const node = target.closest("[data-node]");
+    this.choose(node?.dataset.node ?? "");
+    if (target.closest(".ms-more")) this.expandNode(node.dataset.node);
+  }
+
+  hover(event) {
+    const tip = event.target.closest("[data-tip]")?.dataset.tip;
+    this.tip.hidden = !tip || this.canvas.classList.contains("ms-dragging");
+    if (this.tip.hidden) return;
+    this.tip.textContent = tip;
+    const frame = this.canvas.getBoundingClientRect();
+    const [x, y] = [event.clientX - frame.left + 14, event.clientY - frame.top + 16];
+    this.tip.style.left = `${Math.max(0, Math.min(x, frame.width - this.tip.offsetWidth - 4))}px`;
+    this.tip.style.top = `${y + this.tip.offsetHeight > frame.height ? Math.max(0, y - this.tip.offsetHeight - 26) : y}px`;
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const steps = {
+      ArrowLeft: () => this.camera.pan(60, 0),
+      ArrowRight: () => this.camera.pan(-60, 0),
+      ArrowUp: () => this.camera.pan(0, 60),
+      ArrowDown: () => this.camera.pan(0, -60),
+      "+": () => this.camera.zoom(1.3),
+      "=": () => this.camera.zoom(1.3),
+      "-": () => this.camera.zoom(1 / 1.3),
+      0: () => this.camera.fit(),
+      f: () => this.camera.fit(),
+      p: () => this.peak(),
+      n: () => this.walk(1),
+      N: () => this.walk(-1),
+      e: () => this.expand.disabled || this.expand.click(),
+      o: () => this.opens.firstChild?.click(),
+      Enter: () => this.opens.firstChild?.click(),
+      Escape: () => this.choose(""),
+      "/": () => this.input.focus(),
+    };
+    if (!Object.hasOwn(steps, event.key)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    steps[event.key]();
+  }
+
+  /** To the next instruction of the schedule, or the one before. */
+  walk(by) {
+    const { boxes, svg } = this.scene;
+    if (!boxes.length) return;
+    const now = boxes.indexOf(svg.querySelector(".ms-box.ms-chosen"));
+    const next = now < 0 ? 0 : (now + by + boxes.length) % boxes.length;
+    this.goTo(boxes[next].dataset.node);
+  }
+}
+
+function render({ model, el }) {
+  const view = new GraphView(model, el);
+  return () => view.close();
+}
+
+export default { render };
