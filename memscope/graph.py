@@ -166,19 +166,15 @@ def hlo_graph(source: GraphSource, peak: str | None, path: Sequence[str]) -> Hlo
       peak: the HLO instruction that makes the largest buffer at the peak.
       path: the instructions of the peak path, in their order.
     """
-    entry = source.flow.module.entry
-    found = [_Builder(source, entry, path).computation("entry", None, None)]
+    named = {c.name: c for c in source.flow.module.computations}
+    found = [_Builder(source, source.flow.module.entry, path).computation("entry", None, None)]
     for outer in found:  # grows while what is found is opened
         for node in outer.nodes:
-            for role, inner in _opened(source, node):
-                found.append(_Builder(source, inner, path).computation(role, node.name, outer.name))
+            for number, name in enumerate(node.opens):
+                if name in named:  # one that several instructions run is shown for the first of them
+                    inner = _Builder(source, named.pop(name), path)
+                    found.append(inner.computation(_role(node.opcode, number), node.name, outer.name))
     return HloGraph(tuple(found), peak)
-
-
-def _opened(source: GraphSource, node: Node) -> Iterator[tuple[Role, HloComputation]]:
-    named = {c.name: c for c in source.flow.module.computations} if node.opens else {}
-    for number, name in enumerate(node.opens):
-        yield _role(node.opcode, number), named[name]
 
 
 def _role(opcode: str, number: int) -> Role:

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from .plane import Layout, Point, Size
@@ -64,15 +64,17 @@ def _question(skeleton: Skeleton, sizes: Sequence[Size]) -> str:
 def _answer(text: str, skeleton: Skeleton, engine: str) -> Layout:
     """Reads the "plain" format: inches, y upwards."""
     rows = [line.split(" ") for line in text.splitlines()]
-    _, _, width, height = next(row for row in rows if row[0] == "graph")
+    ((_, _, width, height),) = (row for row in rows if row[0] == "graph")
     tall = float(height) * _PIXELS
 
-    def points(numbers: Sequence[str]) -> Iterator[Point]:
-        for x, y in zip(numbers[::2], numbers[1::2], strict=True):
-            yield round(float(x) * _PIXELS, 1), round(tall - float(y) * _PIXELS, 1)
+    def point(x: str, y: str) -> Point:
+        return round(float(x) * _PIXELS, 1), round(tall - float(y) * _PIXELS, 1)
 
-    centres = {int(row[1]): next(points(row[2:4])) for row in rows if row[0] == "node"}
-    curves = {(int(r[1]), int(r[2])): tuple(points(r[4 : 4 + 2 * int(r[3])])) for r in rows if r[0] == "edge"}
+    def points(numbers: Sequence[str]) -> tuple[Point, ...]:
+        return tuple(map(point, numbers[::2], numbers[1::2]))
+
+    centres = {int(row[1]): point(row[2], row[3]) for row in rows if row[0] == "node"}
+    curves = {(int(row[1]), int(row[2])): points(row[4 : 4 + 2 * int(row[3])]) for row in rows if row[0] == "edge"}
     return Layout(
         engine,
         float(width) * _PIXELS,
