@@ -9,7 +9,14 @@ const [LEAST, MOST] = [0.02, 6]; // scale
 const element = (tag, className, properties = {}) =>
   Object.assign(document.createElement(tag), { className, ...properties });
 
-const button = (text, title, onclick) => element("button", "", { type: "button", textContent: text, title, onclick });
+/** JupyterLab: keys typed here are no commands of the notebook. It looks at the focused element first. */
+const ownKeys = (focusable) => {
+  focusable.dataset.lmSuppressShortcuts = "true";
+  return focusable;
+};
+
+const button = (text, title, onclick) =>
+  ownKeys(element("button", "", { type: "button", textContent: text, title, onclick }));
 
 const append = (map, key, values) => map.set(key, [...(map.get(key) ?? []), ...values]);
 
@@ -162,12 +169,11 @@ class GraphView {
 
   build() {
     this.root.classList.add("ms-graph", "ms-widget");
-    this.root.dataset.lmSuppressShortcuts = "true"; // JupyterLab: keys typed here are no commands of the notebook
     this.trail = element("div", "ms-trail");
     this.expand = button("Expand", "Draw all neighbours of the selected node (E)", () => this.expandNode(this.node));
     this.opens = element("span", "ms-opens");
     this.whole = button("", "Draw every instruction of this computation", () => this.ask({ kind: "whole" }));
-    this.input = element("input", "", { type: "search", placeholder: "Search op, instruction, line", title: "/" });
+    this.input = ownKeys(element("input", "", { type: "search", placeholder: "Search op, instruction, line" }));
     this.input.setAttribute("aria-label", "Search the graph by op, instruction, buffer or source line");
     this.count = element("span", "ms-found");
     const search = element("div", "ms-search");
@@ -183,7 +189,7 @@ class GraphView {
       this.opens,
       this.whole,
     );
-    this.canvas = element("div", "ms-canvas", { tabIndex: 0 });
+    this.canvas = ownKeys(element("div", "ms-canvas", { tabIndex: 0 }));
     this.canvas.setAttribute("role", "application");
     this.canvas.setAttribute(
       "aria-label",
@@ -391,9 +397,10 @@ class GraphView {
       this.search();
       this.canvas.focus();
     } else if (event.key === "Enter" && this.found.length) {
-      const step = event.shiftKey ? -1 : 1;
-      this.at = (Math.max(this.at, -(step < 0)) + step + this.found.length) % this.found.length;
-      this.count.textContent = `${this.at + 1} of ${this.found.length}`;
+      const count = this.found.length;
+      if (event.shiftKey) this.at = this.at > 0 ? this.at - 1 : count - 1;
+      else this.at = (this.at + 1) % count;
+      this.count.textContent = `${this.at + 1} of ${count}`;
       this.goTo(this.found[this.at]);
     }
   }
