@@ -4,7 +4,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const SLOW_MS = 400; // before a word on waiting for Python
 const LOST_MS = 8000;
 const READABLE = 0.6; // below this scale text can't be read
-const [LEAST, MOST] = [0.02, 6]; // scale
+const [LEAST, MOST] = [0.004, 6]; // scale
 
 const element = (tag, className, properties = {}) =>
   Object.assign(document.createElement(tag), { className, ...properties });
@@ -270,9 +270,8 @@ class GraphView {
   }
 
   peak() {
-    const summit = this.scene.svg.querySelector(".ms-box.ms-summit");
-    if (summit) this.camera.centre(...this.scene.middle(summit));
-    else this.ask({ kind: "peak" });
+    if (!this.scene.picture.is_peak) this.ask({ kind: "peak" });
+    else this.look("");
   }
 
   // --- talking with Python ---
@@ -407,7 +406,10 @@ class GraphView {
 
   goTo(name) {
     const node = this.scene.main(this.scene.byNode.get(name));
-    if (!node) return this.ask({ kind: "show", name });
+    if (!node) {
+      this.ask({ kind: "show", name });
+      return;
+    }
     this.choose(name);
     this.camera.scale = Math.max(this.camera.scale, READABLE);
     this.camera.centre(...this.scene.middle(node));

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memscope.graph import Computation, HloGraph, Node
+from memscope.layout.shown import peak_view
 from memscope.picture import Picture
 from memscope.report.graph import caption, graph_svg, legend
 
@@ -22,6 +23,7 @@ def picture_payload(graph: HloGraph, picture: Picture, focus: str = "") -> dict[
         "nodes": {n.name: _node(graph, n) for box in boxes for n in (box.node, *box.inputs)},
         "hidden": picture.shown.hidden,
         "focus": focus,
+        "is_peak": picture.shown == peak_view(graph),
     }
 
 
