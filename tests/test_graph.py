@@ -30,6 +30,7 @@ from memscope.report import boxes
 from memscope.report.graph import caption, graph_svg, legend
 from memscope.target import resolve
 from memscope.trace import trace
+from memscope_jupyter.graph import graph_widget
 from memscope_jupyter.graph.navigation import follow
 from memscope_jupyter.graph.payload import index, picture_payload
 
@@ -529,6 +530,13 @@ def test_a_training_step_is_drawn_in_time(training: Profile) -> None:
     assert max(building, choosing, placing) < 1
     assert all_of_it < 5
     assert len(whole.skeleton.boxes) > len(bones.boxes)
+
+
+def test_a_widget_has_a_still_picture_for_where_there_are_none(profiles: dict[str, Profile]) -> None:
+    data, _ = graph_widget(profiles["knn"])._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in data
+    assert data["text/plain"].startswith("HLO graph of nearest: peak ")
+    assert "ms-summit" in data["text/html"]
 
 
 def test_the_page_gets_little(training: Profile) -> None:

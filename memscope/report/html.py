@@ -79,6 +79,11 @@ def profile_fragment(profile: Profile) -> str:
     return f'<div class="memscope"><style>{_STYLE}{GRAPH_STYLE}</style>{"".join(pieces)}</div>'
 
 
+def graph_fragment(profile: Profile) -> str:
+    """The HLO graph around the peak alone."""
+    return f'<div class="memscope"><style>{_STYLE}{GRAPH_STYLE}</style>{_graph(profile)}</div>'
+
+
 def _account(profile: Profile) -> str:
     title, *rest = text.account(profile)
     lines = "".join(f"<p{'' if k == 0 else ' class=ms-note'}>{escape(line.strip())}</p>" for k, line in enumerate(rest))

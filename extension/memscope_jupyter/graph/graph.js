@@ -42,7 +42,8 @@ class Camera {
   }
 
   draw() {
-    const [width, height] = this.view.map((pixels) => pixels / this.scale);
+    this.drawn = this.view;
+    const [width, height] = this.drawn.map((pixels) => pixels / this.scale);
     this.svg.setAttribute("viewBox", `${this.x} ${this.y} ${width} ${height}`);
     this.canvas.dataset.scale = this.scale.toFixed(3);
   }
@@ -62,6 +63,12 @@ class Camera {
     this.x = x - width / this.scale / 2;
     this.y = y - height / this.scale / 2;
     this.draw();
+  }
+
+  /** Keeps what is in the middle there. */
+  resize() {
+    const [width, height] = this.view;
+    this.pan((width - this.drawn[0]) / 2, (height - this.drawn[1]) / 2);
   }
 
   pan(dx, dy) {
@@ -265,7 +272,7 @@ class GraphView {
   }
 
   resize() {
-    if (this.seen) this.camera.draw();
+    if (this.seen) this.camera.resize();
     else this.look(this.scene.picture.focus);
   }
 

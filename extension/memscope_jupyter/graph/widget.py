@@ -11,6 +11,8 @@ import traitlets
 from memscope.layout.shown import peak_view
 from memscope.picture import picture
 from memscope.report.graph import GRAPH_STYLE
+from memscope.report.html import graph_fragment
+from memscope.sizes import format_bytes
 
 from .navigation import follow
 from .payload import index, picture_payload
@@ -40,11 +42,21 @@ class GraphWidget(anywidget.AnyWidget):
     _index: traitlets.List[Any] = traitlets.List().tag(sync=True)
 
     def __init__(self, profile: Profile, **kwargs: Any) -> None:
-        self._graph = profile.graph
+        self._profile, self._graph = profile, profile.graph
         self._shown = peak_view(self._graph)
         self._latest: dict[str, Any] | None = None  # the first picture, which the page has already
         super().__init__(_first=self._picture(), _index=index(self._graph), **kwargs)
         self.on_msg(self._answer)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        """The widget, with text and a still picture for where there are none."""
+        bundle = super()._repr_mimebundle_(**kwargs)
+        if bundle is not None:
+            bundle[0]["text/plain"] = (
+                f"HLO graph of {self._profile.name}: peak {format_bytes(self._profile.peak_bytes)}"
+            )
+            bundle[0]["text/html"] = graph_fragment(self._profile)
+        return bundle
 
     def _picture(self, focus: str = "") -> dict[str, Any]:
         return picture_payload(self._graph, picture(self._graph, self._shown), focus)
