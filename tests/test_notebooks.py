@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import Iterator
 
 import nbformat
@@ -73,6 +74,52 @@ def test_the_quickstart_says_what_it_promises(executed: Executed) -> None:
     assert any("knn_safe is the version that fits" in text for text in executed.texts)
     assert any("def knn_safe(" in text for text in executed.texts)
     assert (executed.folder / "knn_safe.py").exists()
+    assert any("text/html" in output.get("data", {}) for output in executed.outputs)
+
+
+PROMISES = {
+    "knn": [
+        r"float32\[797,25000\]",
+        r"\d MiB   about \d+\.\d+x the time",
+        r"loop of \S+ chunks: 25,000 steps",
+        r"leaves       float32\[797,5\]  the best so far",
+        r"values agree, measured peak",
+        r"9\d\.\d% of the digits are told apart",
+    ],
+    "sgpr": [
+        r"bound on cpu: peak \d",
+        r"float32\[100,40000\]  triangular_solve",
+        r"(?s)ascent on cpu: fits in 25.0 MiB.*loop of.*loop of",
+        r"leaves       float32\[100,100\]  summed up",
+        r"ascent_safe is the version that fits",
+        r"gradient in inducing: largest difference \d",
+        r"bound per data point: .* after eight steps",
+    ],
+    "attention": [
+        r"largest at the peak: 68.7 MiB  float32\[8,1500,1500\]  dot_general",
+        r"attend on cpu: fits in 20.0 MiB",
+        r"attend_safe is the version that fits",
+        r"slopes on cpu: fits in 30.0 MiB",
+        r"(?s)slopes on cpu.*  summed up.*  summed up.*leaves       float32\[1500,8,32\]  written chunk by chunk",
+        r"gradient in v: largest difference \d",
+    ],
+    "training": [
+        r"largest at the peak: 18.3 MiB  float32\[12000,400\]",
+        r"train on cpu: fits in 40.0 MiB",
+        r"loop of \d+ chunks: 12,000 steps",
+        r"leaves       float32\[400,64\]  summed up",
+        r"train_safe is the version that fits",
+        r"step 10: loss",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", PROMISES)
+def test_the_others_say_what_they_promise(executed: Executed, name: str) -> None:
+    if executed.name != name:
+        pytest.skip("another notebook")
+    for promise in PROMISES[name]:
+        assert any(re.search(promise, text) for text in executed.texts), promise
     assert any("text/html" in output.get("data", {}) for output in executed.outputs)
 
 
