@@ -47,7 +47,7 @@ def notebook(lab: Lab, page: Page) -> Iterator[None]:
     lab.write("graph.ipynb", [SETUP, "widget = graph_widget(p)\nwidget", EARLY, NO_DOT])
     desk = Desk(lab, page)
     desk.open("graph.ipynb")
-    desk.run_all()
+    desk.start_all()
     expect(page.locator(".ms-widget svg[role=img]")).to_have_count(3)
     yield
     desk.stop_watching()
