@@ -78,9 +78,9 @@ def graph_svg(picture: Picture, label: str) -> str:
         for k, (box, size, centre) in enumerate(zip(picture.skeleton.boxes, picture.sizes, layout.centres, strict=True))
     )
     return (
-        f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" role="img" '
-        f'aria-label="{escape(label)}"><g class="ms-all" transform="translate({_MARGIN:.0f} {_MARGIN:.0f})">'
-        f'<g class="ms-wires">{wires}</g><g class="ms-boxes">{drawn}</g></g></svg>'
+        f'<svg viewBox="{-_MARGIN:.0f} {-_MARGIN:.0f} {width:.0f} {height:.0f}" width="{width:.0f}" '
+        f'height="{height:.0f}" role="img" aria-label="{escape(label)}">'
+        f'<g class="ms-wires">{wires}</g><g class="ms-boxes">{drawn}</g></svg>'
     )
 
 

@@ -19,6 +19,7 @@ def picture_payload(graph: HloGraph, picture: Picture, focus: str = "") -> dict[
         "legend": legend(picture),
         "caption": caption(picture, "they are drawn when one of their ends is selected"),
         "trail": _trail(graph, computation),
+        "centres": picture.layout.centres,
         "long": [[wire.tail, wire.head] for wire in picture.skeleton.long],
         "nodes": {n.name: _node(graph, n) for box in boxes for n in (box.node, *box.inputs)},
         "hidden": picture.shown.hidden,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from memscope.profile import Profile
 
 _HERE = Path(__file__).parent
+_SCRIPTS = ("camera.js", "scene.js", "view.js")  # one module: a widget's can't import from its neighbours
 
 
 class GraphWidget(anywidget.AnyWidget):
@@ -34,8 +35,8 @@ class GraphWidget(anywidget.AnyWidget):
       selected: the `name` of the selected Buffer, or "". A node without a buffer is selected in the page alone.
     """
 
-    _esm = (_HERE / "graph.js").read_text()
-    _css = GRAPH_STYLE + (_HERE / "graph.css").read_text()
+    _esm = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    _css = GRAPH_STYLE + (_HERE / "graph.css").read_text(encoding="utf-8")
 
     selected = traitlets.Unicode("").tag(sync=True)
     _first = traitlets.Dict().tag(sync=True)

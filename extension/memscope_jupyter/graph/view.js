@@ -1,10 +1,8 @@
 // The HLO graph in a page. Python lays it out and writes the SVG; here it is moved, searched and marked.
 
-const SVG = "http://www.w3.org/2000/svg";
 const SLOW_MS = 400; // before a word on waiting for Python
 const LOST_MS = 8000;
 const READABLE = 0.6; // below this scale text can't be read
-const [LEAST, MOST] = [0.004, 6]; // scale
 
 const element = (tag, className, properties = {}) =>
   Object.assign(document.createElement(tag), { className, ...properties });
@@ -17,143 +15,6 @@ const ownKeys = (focusable) => {
 
 const button = (text, title, onclick) =>
   ownKeys(element("button", "", { type: "button", textContent: text, title, onclick }));
-
-const append = (map, key, values) => map.set(key, [...(map.get(key) ?? []), ...values]);
-
-/** Pan and zoom of an SVG by its viewBox: scale is screen pixels to one of the drawing's. */
-class Camera {
-  constructor(canvas) {
-    this.canvas = canvas;
-    this.x = this.y = 0;
-    this.scale = 1;
-  }
-
-  aim(svg) {
-    this.svg = svg;
-    this.width = svg.width.baseVal.value;
-    this.height = svg.height.baseVal.value;
-    svg.removeAttribute("width");
-    svg.removeAttribute("height");
-    svg.setAttribute("preserveAspectRatio", "xMinYMin");
-  }
-
-  get view() {
-    return [Math.max(1, this.canvas.clientWidth), Math.max(1, this.canvas.clientHeight)];
-  }
-
-  draw() {
-    this.drawn = this.view;
-    const [width, height] = this.drawn.map((pixels) => pixels / this.scale);
-    this.svg.setAttribute("viewBox", `${this.x} ${this.y} ${width} ${height}`);
-    this.canvas.dataset.scale = this.scale.toFixed(3);
-  }
-
-  get fitting() {
-    const [width, height] = this.view;
-    return Math.min(width / this.width, height / this.height, 1.5);
-  }
-
-  fit() {
-    this.scale = this.fitting;
-    this.centre(this.width / 2, this.height / 2);
-  }
-
-  centre(x, y) {
-    const [width, height] = this.view;
-    this.x = x - width / this.scale / 2;
-    this.y = y - height / this.scale / 2;
-    this.draw();
-  }
-
-  /** Keeps what is in the middle there. */
-  resize() {
-    const [width, height] = this.view;
-    this.pan((width - this.drawn[0]) / 2, (height - this.drawn[1]) / 2);
-  }
-
-  pan(dx, dy) {
-    this.x -= dx / this.scale;
-    this.y -= dy / this.scale;
-    this.draw();
-  }
-
-  /** Zooms about a point of the screen, by default the middle. */
-  zoom(factor, at = this.view.map((pixels) => pixels / 2)) {
-    const scale = Math.min(MOST, Math.max(LEAST, this.scale * factor));
-    this.x += at[0] / this.scale - at[0] / scale;
-    this.y += at[1] / this.scale - at[1] / scale;
-    this.scale = scale;
-    this.draw();
-  }
-}
-
-/** One picture in the page: which elements stand for which instruction and buffer. */
-class Scene {
-  constructor(picture, canvas) {
-    this.picture = picture;
-    canvas.querySelector("svg")?.remove();
-    canvas.insertAdjacentHTML("afterbegin", picture.svg);
-    this.svg = canvas.querySelector("svg");
-    this.all = this.svg.querySelector(".ms-all");
-    this.nodes = [...this.svg.querySelectorAll("[data-node]")];
-    this.boxes = this.nodes.filter((node) => node.classList.contains("ms-box"));
-    this.byNode = new Map();
-    for (const node of this.nodes) append(this.byNode, node.dataset.node, [node]);
-    this.byBuffer = new Map();
-    for (const [name, { buffers }] of Object.entries(picture.nodes)) {
-      for (const buffer of buffers) append(this.byBuffer, buffer, this.byNode.get(name) ?? []);
-    }
-    for (const title of this.svg.querySelectorAll("title")) {
-      title.parentNode.dataset.tip = title.textContent;
-      title.remove(); // the browser's own tip would stand on ours
-    }
-  }
-
-  /** The element that stands for a node: its own box where it has one. */
-  main(elements) {
-    return elements?.find((e) => e.classList.contains("ms-box")) ?? elements?.[0];
-  }
-
-  middle(node) {
-    const frame = node.getBBox();
-    const matrix = this.svg.getCTM().inverse().multiply(node.getCTM());
-    const point = new DOMPoint(frame.x + frame.width / 2, frame.y + frame.height / 2).matrixTransform(matrix);
-    return [point.x, point.y];
-  }
-
-  unmark(...classes) {
-    for (const name of classes) {
-      for (const marked of [...this.svg.getElementsByClassName(name)]) marked.classList.remove(name);
-    }
-  }
-
-  /** Marks the edges at some boxes, and draws those that were too long for the layout. */
-  light(places) {
-    this.unmark("ms-lit");
-    this.svg.querySelector(".ms-long")?.remove();
-    for (const wire of this.svg.getElementsByClassName("ms-wire")) {
-      if (places.has(+wire.dataset.tail) || places.has(+wire.dataset.head)) wire.classList.add("ms-lit");
-    }
-    const layer = document.createElementNS(SVG, "g");
-    layer.setAttribute("class", "ms-long");
-    for (const [tail, head] of this.picture.long) {
-      if (places.has(tail) || places.has(head)) layer.append(this.longEdge(tail, head));
-    }
-    this.all.insertBefore(layer, this.all.lastChild);
-  }
-
-  longEdge(tail, head) {
-    const corner = this.all.transform.baseVal[0].matrix;
-    const [[x0, y0], [x1, y1]] = [tail, head].map((k) => this.middle(this.boxes[k]));
-    const path = document.createElementNS(SVG, "path");
-    const [bend, dx, dy] = [(y1 - y0) / 3, corner.e, corner.f];
-    path.setAttribute(
-      "d",
-      `M${x0 - dx} ${y0 - dy}C${x0 - dx} ${y0 - dy + bend} ${x1 - dx} ${y1 - dy - bend} ${x1 - dx} ${y1 - dy}`,
-    );
-    return path;
-  }
-}
 
 class GraphView {
   constructor(model, root) {
@@ -248,6 +109,7 @@ class GraphView {
     if (picture.focus && this.scene.byNode.has(picture.focus)) this.choose(picture.focus);
     this.mark();
     this.search();
+    this.seen = false;
     this.look(picture.focus);
   }
 

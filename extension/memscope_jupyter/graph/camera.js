@@ -1,0 +1,70 @@
+// How the page looks at a picture. The parts of the graph's page follow one another in one module.
+
+const [LEAST, MOST] = [0.004, 6]; // scale
+
+/** Pan and zoom of an SVG by its viewBox: scale is screen pixels to one of the drawing's. */
+class Camera {
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.x = this.y = 0;
+    this.scale = 1;
+  }
+
+  aim(svg) {
+    this.svg = svg;
+    const { x, y, width, height } = svg.viewBox.baseVal;
+    this.whole = { x, y, width, height };
+    svg.removeAttribute("width");
+    svg.removeAttribute("height");
+    svg.setAttribute("preserveAspectRatio", "xMinYMin");
+  }
+
+  get view() {
+    return [Math.max(1, this.canvas.clientWidth), Math.max(1, this.canvas.clientHeight)];
+  }
+
+  draw() {
+    this.drawn = this.view;
+    const [width, height] = this.drawn.map((pixels) => pixels / this.scale);
+    this.svg.setAttribute("viewBox", `${this.x} ${this.y} ${width} ${height}`);
+    this.canvas.dataset.scale = this.scale.toFixed(3);
+  }
+
+  get fitting() {
+    const [width, height] = this.view;
+    return Math.min(width / this.whole.width, height / this.whole.height, 1.5);
+  }
+
+  fit() {
+    this.scale = this.fitting;
+    this.centre(this.whole.x + this.whole.width / 2, this.whole.y + this.whole.height / 2);
+  }
+
+  centre(x, y) {
+    const [width, height] = this.view;
+    this.x = x - width / this.scale / 2;
+    this.y = y - height / this.scale / 2;
+    this.draw();
+  }
+
+  /** Keeps what is in the middle there. */
+  resize() {
+    const [width, height] = this.view;
+    this.pan((width - this.drawn[0]) / 2, (height - this.drawn[1]) / 2);
+  }
+
+  pan(dx, dy) {
+    this.x -= dx / this.scale;
+    this.y -= dy / this.scale;
+    this.draw();
+  }
+
+  /** Zooms about a point of the screen, by default the middle. */
+  zoom(factor, at = this.view.map((pixels) => pixels / 2)) {
+    const scale = Math.min(MOST, Math.max(LEAST, this.scale * factor));
+    this.x += at[0] / this.scale - at[0] / scale;
+    this.y += at[1] / this.scale - at[1] / scale;
+    this.scale = scale;
+    this.draw();
+  }
+}

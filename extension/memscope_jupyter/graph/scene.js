@@ -1,0 +1,64 @@
+const SVG = "http://www.w3.org/2000/svg";
+
+const append = (map, key, values) => map.set(key, [...(map.get(key) ?? []), ...values]);
+
+/** One picture in the page: which elements stand for which instruction and buffer. */
+class Scene {
+  constructor(picture, canvas) {
+    this.picture = picture;
+    canvas.querySelector("svg")?.remove();
+    canvas.insertAdjacentHTML("afterbegin", picture.svg);
+    this.svg = canvas.querySelector("svg");
+    this.nodes = [...this.svg.querySelectorAll("[data-node]")];
+    this.boxes = this.nodes.filter((node) => node.classList.contains("ms-box"));
+    this.byNode = new Map();
+    for (const node of this.nodes) append(this.byNode, node.dataset.node, [node]);
+    this.byBuffer = new Map();
+    for (const [name, { buffers }] of Object.entries(picture.nodes)) {
+      for (const buffer of buffers) append(this.byBuffer, buffer, this.byNode.get(name) ?? []);
+    }
+    for (const title of this.svg.querySelectorAll("title")) {
+      title.parentNode.dataset.tip = title.textContent;
+      title.remove(); // the browser's own tip would stand on ours
+    }
+  }
+
+  /** The element that stands for a node: its own box where it has one. */
+  main(elements) {
+    return elements?.find((e) => e.classList.contains("ms-box")) ?? elements?.[0];
+  }
+
+  /** The centre of the box that an element belongs to: known, not measured, so that it is right in a hidden tab. */
+  middle(node) {
+    return this.picture.centres[node.dataset.box];
+  }
+
+  unmark(...classes) {
+    for (const name of classes) {
+      for (const marked of [...this.svg.getElementsByClassName(name)]) marked.classList.remove(name);
+    }
+  }
+
+  /** Marks the edges at some boxes, and draws those that were too long for the layout. */
+  light(places) {
+    this.unmark("ms-lit");
+    this.svg.querySelector(".ms-long")?.remove();
+    for (const wire of this.svg.getElementsByClassName("ms-wire")) {
+      if (places.has(+wire.dataset.tail) || places.has(+wire.dataset.head)) wire.classList.add("ms-lit");
+    }
+    const layer = document.createElementNS(SVG, "g");
+    layer.setAttribute("class", "ms-long");
+    for (const [tail, head] of this.picture.long) {
+      if (places.has(tail) || places.has(head)) layer.append(this.longEdge(tail, head));
+    }
+    this.svg.insertBefore(layer, this.svg.querySelector(".ms-boxes"));
+  }
+
+  longEdge(tail, head) {
+    const [[x0, y0], [x1, y1]] = [this.picture.centres[tail], this.picture.centres[head]];
+    const bend = (y1 - y0) / 3;
+    const path = document.createElementNS(SVG, "path");
+    path.setAttribute("d", `M${x0} ${y0}C${x0} ${y0 + bend} ${x1} ${y1 - bend} ${x1} ${y1}`);
+    return path;
+  }
+}
