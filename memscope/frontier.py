@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ._jax_private import api_boundary
-from .plan import request_plan
+from .plan import Plan, Request, request_plan
 from .target import Target
 from .trace import check_keywords
 
@@ -46,15 +46,21 @@ def frontier(
         fn, args, kwargs, target=target, progress=progress,
         static_argnums=static_argnums, static_argnames=static_argnames, donate_argnums=donate_argnums,
     )  # fmt: skip
-    floor = request.plan(1, best_effort=True)
-    top = floor.original_peak_bytes
-    points = [Point(floor.peak_bytes, floor.peak_bytes, floor.slowdown)]
-    ratio = (top / max(1, floor.peak_bytes)) ** (1 / (POINTS - 1))
+    return tuple(Point(p.limit_bytes, p.peak_bytes, p.slowdown) for p in frontier_plans(request))
+
+
+def frontier_plans(request: Request) -> Iterator[Plan]:
+    """The plans of the frontier, one by one as they are made; by rising limit, and so by rising peak."""
+    lowest = request.plan(1, best_effort=True)
+    floor, top = lowest.peak_bytes, lowest.original_peak_bytes
+    latest = dataclasses.replace(lowest, limit_bytes=floor, fits=True)
+    yield latest
+    ratio = (top / max(1, floor)) ** (1 / (POINTS - 1))
     for step in range(1, POINTS):
-        limit = top if step == POINTS - 1 else int(floor.peak_bytes * ratio**step)
-        if limit <= points[-1].limit:
+        limit = top if step == POINTS - 1 else int(floor * ratio**step)
+        if limit <= latest.limit_bytes:
             continue
         made = request.plan(limit, best_effort=True)
-        if made.peak_bytes >= points[-1].peak_bytes:
-            points.append(Point(limit, made.peak_bytes, made.slowdown))
-    return tuple(points)
+        if made.peak_bytes >= latest.peak_bytes:
+            latest = made
+            yield made
