@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._jax_private import api_boundary
@@ -46,21 +46,28 @@ def frontier(
         fn, args, kwargs, target=target, progress=progress,
         static_argnums=static_argnums, static_argnames=static_argnames, donate_argnums=donate_argnums,
     )  # fmt: skip
-    return tuple(Point(p.limit_bytes, p.peak_bytes, p.slowdown) for p in frontier_plans(request))
-
-
-def frontier_plans(request: Request) -> Iterator[Plan]:
-    """The plans of the frontier, one by one as they are made; by rising limit, and so by rising peak."""
-    lowest = request.plan(1, best_effort=True)
-    floor, top = lowest.peak_bytes, lowest.original_peak_bytes
-    latest = dataclasses.replace(lowest, limit_bytes=floor, fits=True)
-    yield latest
-    ratio = (top / max(1, floor)) ** (1 / (POINTS - 1))
-    for step in range(1, POINTS):
-        limit = top if step == POINTS - 1 else int(floor * ratio**step)
-        if limit <= latest.limit_bytes:
-            continue
+    lowest = floor_plan(request)
+    plans = [lowest]
+    for limit in frontier_limits(lowest):
         made = request.plan(limit, best_effort=True)
-        if made.peak_bytes >= latest.peak_bytes:
-            latest = made
-            yield made
+        if made.peak_bytes >= plans[-1].peak_bytes:
+            plans.append(made)
+    return tuple(point_of(made) for made in plans)
+
+
+def floor_plan(request: Request) -> Plan:
+    """The plan with the lowest peak that can be reached, for a limit of just that."""
+    lowest = request.plan(1, best_effort=True)
+    return dataclasses.replace(lowest, limit_bytes=lowest.peak_bytes, fits=True)
+
+
+def frontier_limits(floor: Plan) -> tuple[int, ...]:
+    """Limits above the floor up to today's peak, in equal ratios."""
+    lowest, top = floor.peak_bytes, floor.original_peak_bytes
+    ratio = (top / max(1, lowest)) ** (1 / (POINTS - 1))
+    limits = (*(int(lowest * ratio**step) for step in range(1, POINTS - 1)), top)
+    return tuple(limit for limit in dict.fromkeys(limits) if limit > lowest)
+
+
+def point_of(plan: Plan) -> Point:
+    return Point(plan.limit_bytes, plan.peak_bytes, plan.slowdown)

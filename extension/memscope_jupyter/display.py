@@ -49,11 +49,28 @@ class Report:
         else:
             self._draw(_bundle(plan, plan.explain().rstrip(), f"{name} is the version that fits{exported}."))
 
-    def _draw(self, bundle: dict[str, str]) -> None:
+    def show_panel(self, profile: Profile, plan: Plan | None, note: str, model_id: str) -> None:
+        """The panel, and in the same output what stands for it where no kernel runs."""
+        view = {"version_major": 2, "version_minor": 0, "model_id": model_id}
+        self._draw({**_static(profile, plan, note), "application/vnd.jupyter.widget-view+json": view})
+
+    def show_static(self, profile: Profile, plan: Plan | None, note: str) -> None:
+        """What the panel leaves behind."""
+        self._draw(_static(profile, plan, note))
+
+    def _draw(self, bundle: dict[str, Any]) -> None:
         if self._handle is None:
             self._handle = display(bundle, raw=True, display_id=True)
         else:
             self._handle.update(bundle, raw=True)
+
+
+def _static(profile: Profile, plan: Plan | None, note: str) -> dict[str, str]:
+    if plan is None or not plan.changed:
+        return _bundle(profile, str(profile), note)
+    before = _bundle(profile, str(profile), "")
+    after = _bundle(plan, plan.explain().rstrip(), note)
+    return {mime: f"{before[mime]}\n{after[mime]}" for mime in after}
 
 
 def _bundle(result: Any, text: str, note: str) -> dict[str, str]:

@@ -74,6 +74,11 @@ def profile_fragment(profile: Profile) -> str:
     return f'<div class="memscope"><style>{_STYLE}</style>{"".join(pieces)}</div>'
 
 
+def profile_chart(profile: Profile) -> str:
+    """The bytes in use over the schedule alone."""
+    return f'<div class="memscope"><style>{_STYLE}</style>{_timeline(profile)}</div>'
+
+
 def _account(profile: Profile) -> str:
     title, *rest = text.account(profile)
     lines = "".join(f"<p{'' if k == 0 else ' class=ms-note'}>{escape(line.strip())}</p>" for k, line in enumerate(rest))

@@ -1,0 +1,193 @@
+// Bytes in use over the schedule, as written and as rewritten, drawn with Plotly. Each step of the schedule is a bar,
+// so that every piece of every buffer can be pointed at.
+
+let plotly = null;
+
+/** Plotly itself, asked of Python once for each page: it is too large to travel with every panel and notebook. */
+function loadPlotly(model) {
+  plotly ??= new Promise((resolve, reject) => {
+    const receive = (message, buffers) => {
+      if (message.type !== "plotly") return;
+      model.off("msg:custom", receive);
+      const url = URL.createObjectURL(new Blob([buffers[0]], { type: "text/javascript" }));
+      const tag = make("script", { src: url });
+      tag.onload = () => resolve(globalThis.Plotly);
+      tag.onerror = reject;
+      document.head.append(tag);
+    };
+    model.on("msg:custom", receive);
+    model.send({ type: "plotly?" });
+  });
+  return plotly;
+}
+
+function colours(el) {
+  const style = getComputedStyle(el);
+  const get = (name) => style.getPropertyValue(name).trim();
+  return { text: get("--ms-text"), line: get("--ms-line-solid"), peak: get("--ms-peak"), ground: get("--ms-ground") };
+}
+
+function hover(layer, side) {
+  return side.steps.map((step, k) => [
+    `<b>${formatBytes(layer.values[k])}</b> ${layer.label}`,
+    layer.detail,
+    `step ${step} of ${side.of}: ${side.instructions[k]}`,
+    `${formatBytes(side.totals[k])} in use`,
+  ].filter(Boolean).join("<br>"));
+}
+
+function traces(side, axis, selected) {
+  return side.layers.map((layer) => ({
+    type: "bar", name: layer.label, xaxis: `x${axis}`, yaxis: `y${axis}`, width: 1, offset: 0,
+    x: side.steps.map((_, k) => k), y: layer.values.map((v) => v || null),
+    marker: { color: layer.colour, line: { width: 0 }, opacity: selected === "" || layer.id === selected ? 1 : 0.35 },
+    customdata: layer.values.map(() => [side.side, layer.id]),
+    hovertext: hover(layer, side), hovertemplate: "%{hovertext}<extra></extra>",
+  }));
+}
+
+/** Four round values of bytes up to a maximum. */
+function byteTicks(most) {
+  const unit = 1024 ** Math.floor(Math.log(Math.max(1, most)) / Math.log(1024));
+  const rough = most / unit / 4;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 2.5, 5, 10].map((k) => k * power).find((k) => k >= rough) * unit;
+  const tickvals = [];
+  for (let at = 0; at <= most * 1.02; at += step) tickvals.push(at);
+  return { tickvals, ticktext: tickvals.map((v) => (v === 0 ? "0" : formatBytes(v))) };
+}
+
+function stepTicks(side, most) {
+  const count = side.steps.length;
+  const every = Math.max(1, Math.ceil(count / most));
+  const ks = side.steps.map((_, k) => k).filter((k) => k % every === 0);
+  return { tickvals: ks.map((k) => k + 0.5), ticktext: ks.map((k) => String(side.steps[k])) };
+}
+
+function figure(data, limit, sameScale, width, colour) {
+  const sides = [data.before, data.after].filter(Boolean);
+  const selected = data.selected;
+  const top = Math.max(...sides.map((side) => side.top));
+  const layout = {
+    barmode: "stack", bargap: 0, showlegend: false, hovermode: "closest", dragmode: false,
+    margin: { l: 68, r: 12, t: 30, b: 38 }, height: 300, width,
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    font: { color: colour.text, family: "system-ui, sans-serif", size: 12 },
+    hoverlabel: { align: "left", bgcolor: colour.ground, bordercolor: colour.text, font: { color: colour.text, size: 12 } },
+    shapes: [], annotations: [],
+  };
+  sides.forEach((side, k) => {
+    const axis = k === 0 ? "" : "2";
+    const span = sides.length === 1 ? [0, 1] : k === 0 ? [0, 0.47] : [sameScale ? 0.53 : 0.58, 1];
+    const most = sameScale ? top : side.top;
+    const grid = { gridcolor: colour.line, zerolinecolor: colour.line, linecolor: colour.line, fixedrange: true };
+    layout[`xaxis${axis}`] = {
+      ...grid, domain: span, anchor: `y${axis}`, showgrid: false, range: [0, side.steps.length],
+      title: { text: "step of the schedule", standoff: 4, font: { size: 11 } },
+      ...stepTicks(side, Math.max(3, Math.floor((width * (span[1] - span[0])) / 60))),
+    };
+    layout[`yaxis${axis}`] = {
+      ...grid, anchor: `x${axis}`, range: [0, Math.max(most, 1) * 1.12], ...byteTicks(most), showticklabels: k === 0 || !sameScale,
+    };
+    const middle = (span[0] + span[1]) / 2;
+    layout.annotations.push({
+      text: `<b>${side.title}</b>`, x: span[0], xref: "paper", y: 1.0, yref: "paper", yanchor: "bottom", xanchor: "left", showarrow: false,
+    });
+    layout.shapes.push({
+      type: "line", xref: `x${axis}`, yref: `y${axis}`, x0: side.peak + 0.5, x1: side.peak + 0.5, y0: 0, y1: side.top,
+      line: { color: colour.peak, width: 2, dash: "dot" },
+    });
+    const right = side.peak > side.steps.length / 2;
+    layout.annotations.push({
+      text: `peak ${formatBytes(side.top)}`, xref: `x${axis}`, yref: `y${axis}`, x: side.peak + 0.5, y: side.top, yanchor: "bottom",
+      xanchor: right ? "right" : "left", showarrow: false, font: { color: colour.peak },
+    });
+    if (limit > 0 && limit <= most * 1.12) {
+      layout.shapes.push({
+        type: "line", xref: `x${axis} domain`, yref: `y${axis}`, x0: 0, x1: 1, y0: limit, y1: limit,
+        line: { color: colour.text, width: 1.5, dash: "dash" },
+      });
+      const peakIsRight = side.peak > side.steps.length / 2;
+      layout.annotations.push({
+        text: `limit ${formatBytes(limit)}`, xref: `x${axis} domain`, yref: `y${axis}`, x: peakIsRight ? 0 : 1, y: limit,
+        xanchor: peakIsRight ? "left" : "right", yanchor: "bottom", showarrow: false, bgcolor: colour.ground, font: { size: 11 },
+      });
+    }
+    void middle;
+  });
+  return { traces: sides.flatMap((side, k) => traces(side, k === 0 ? "" : "2", selected[0] === side.side ? selected[1] : "")), layout };
+}
+
+function render({ model, el }) {
+  el.classList.add("memscope-panel");
+  const same = make("input", { type: "checkbox" });
+  same.checked = true;
+  const choice = make("label", { class: "ms-scale" }, same, " one scale for both");
+  const chart = make("div", { class: "ms-chart" });
+  const legend = make("div", { class: "ms-legend" });
+  el.append(choice, chart, legend);
+
+  let drawn = false;
+  let waiting = false;
+
+  const drawLegend = (data) => {
+    const sides = [data.before, data.after].filter(Boolean);
+    const items = sides.flatMap((side) => side.layers.map((layer) => [side, layer])).filter(([, layer]) => layer.id);
+    legend.replaceChildren(...items.slice(0, 16).map(([side, layer]) => {
+      const button = make("button", { type: "button", title: `${layer.label} ${layer.detail}`, "aria-pressed": String(side.side === data.selected[0] && layer.id === data.selected[1]) },
+        make("span", { class: "ms-key", style: `background:${layer.colour}` }), `${formatBytes(layer.bytes)} ${layer.short}`);
+      button.addEventListener("click", () => model.send({ type: "select", side: side.side, id: layer.id }));
+      return button;
+    }));
+  };
+
+  const paint = async () => {
+    const Plotly = await loadPlotly(model);
+    waiting = false;
+    const data = model.get("data");
+    const width = el.clientWidth;
+    if (!data || !data.before || width === 0 || !el.isConnected) return;
+    const { traces: bars, layout } = figure(data, model.get("limit") || 0, same.checked, width, colours(el));
+    if (!drawn) chart.replaceChildren();
+    await Plotly.react(chart, bars, layout, { displayModeBar: false, responsive: false });
+    if (!drawn) {
+      drawn = true;
+      chart.on("plotly_click", (event) => {
+        const [side, id] = event.points[0].customdata;
+        if (id) model.send({ type: "select", side, id });
+      });
+    }
+    el.dataset.drawn = String(Number(el.dataset.drawn || 0) + 1);
+  };
+
+  const schedule = () => {
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(paint);
+  };
+
+  const draw = (data) => {
+    if (!data || !data.before) return;
+    choice.hidden = !data.after;
+    if (!drawn && !chart.firstChild) chart.innerHTML = data.fallback;
+    drawLegend(data);
+    schedule();
+  };
+
+  same.addEventListener("change", schedule);
+  const resized = new ResizeObserver(schedule);
+  resized.observe(el);
+  const themed = new MutationObserver(schedule);
+  themed.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name"] });
+  model.on("change:limit", schedule);
+  const stop = drawOnChange(model, draw);
+  return () => {
+    resized.disconnect();
+    themed.disconnect();
+    model.off("change:limit", schedule);
+    stop();
+    if (drawn) globalThis.Plotly.purge(chart);
+  };
+}
+
+export default { render };
