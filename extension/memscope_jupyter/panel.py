@@ -10,6 +10,7 @@ import ipywidgets
 
 from memscope import Buffer, Plan, Profile
 from memscope.errors import ArgumentError, SizeError
+from memscope.sizes import format_bytes
 
 from .buffers import columns, rows
 from .rewrite import alternative_columns, alternative_rows, rewrite_html, source_html
@@ -83,13 +84,15 @@ class Panel:
         self.source = SourceView(lambda message: None)
         self.alternatives = Table(self._on_alternative)
         self._use = _button("Compile this way", self._on_use, disabled=True)
+        title = _words("<h4>Other axes and chunks: predicted, until XLA compiles the one you choose</h4>")
+        self._other_ways = ipywidgets.VBox([title, self.alternatives, self._use])
         self._rewrite = ipywidgets.HTML()
         self._code = ipywidgets.HTML()
         self._run = ipywidgets.HTML()
         self._status = ipywidgets.HTML()
         self._graph_box = ipywidgets.VBox([_words("<p>Open this tab to draw the graph.</p>")])
         self.apply = _button(f"Apply as {self._name}", self._on_apply, "primary")
-        self.check = _button("Run and check", lambda _: session.check())
+        self.check = _button("Run and check", self._on_check)
         self.file = ipywidgets.Text(f"{self._name}.py", layout={"width": "170px"})
         self.file.tooltip = "Ends in .py for source that needs JAX alone, or in .jaxexport"
         self.export = _button("Export", lambda _: session.export(self.file.value))
@@ -98,7 +101,7 @@ class Panel:
         self._link = ipywidgets.jslink((self.bar, "preview"), (self.chart, "limit"))
 
     def _composed(self) -> ipywidgets.VBox:
-        rewrite = ipywidgets.VBox([self._rewrite, self.alternatives, self._use, self._code])
+        rewrite = ipywidgets.VBox([self._rewrite, self._other_ways, self._code])
         self.tabs = ipywidgets.Tab([self.chart, self.table, self._graph_box, rewrite, self._run], titles=TABS)
         self.tabs.observe(self._on_tab, "selected_index")
         buttons = ipywidgets.HBox([self.apply, self.check, self.file, self.export, self.cancel, self.closing])
@@ -178,11 +181,10 @@ class Panel:
             "rows": offered,
             "sides": [],
             "side": "",
-            "empty": "" if plan is None or not plan.changed else "No other axis or chunk was found that works.",
+            "empty": "",
         }
         self.alternatives.selected = next((row["id"] for row in offered if row["marked"]), "")
-        self.alternatives.layout.display = "" if offered else "none"
-        self._use.layout.display = "" if offered else "none"
+        self._other_ways.layout.display = "" if offered else "none"
         self._use.disabled = True
 
     def _show_selection(self) -> None:
@@ -281,6 +283,11 @@ class Panel:
         self._settled(self._shown, False)
         self.apply.focus()
 
+    def _on_check(self, _: Any) -> None:
+        assert self._session is not None
+        self.tabs.selected_index = TABS.index("Run")
+        self._session.check()
+
     # The graph, made when its tab is opened.
 
     def _on_tab(self, change: dict[str, Any]) -> None:
@@ -323,11 +330,20 @@ def _bar_data(state: State) -> dict[str, Any]:
         "held": profile.argument_bytes + profile.output_bytes - profile.alias_bytes,
         "floor": state.floor_bytes,
         "points": [{"limit": p.limit, "peak": p.peak_bytes, "slowdown": p.slowdown} for p in state.points],
-        "explored": state.explored,
-        "note": "" if state.explored else "looking for plans on the way" if state.stage is Stage.EXPLORING else "",
+        "note": _scale_note(state),
         "limit": state.limit,
         "confirmed": None if plan is None else _confirmed(plan),
     }
+
+
+def _scale_note(state: State) -> str:
+    """What the marks on the slider are."""
+    if state.stage is Stage.EXPLORING:
+        return "looking for plans on the way"
+    capacity, profile = state.target.capacity_bytes, state.profile
+    inside = profile is not None and capacity < profile.peak_bytes
+    marks = [f"\u2016 {state.target.name} holds {format_bytes(capacity)}"] if inside else []
+    return ", ".join([*(["\u25cb plans on the way"] if len(state.points) > 1 else []), *marks])
 
 
 def _confirmed(plan: Plan) -> dict[str, Any]:

@@ -45,8 +45,8 @@ def _loop(loop: Loop) -> list[str]:
     kept = "; ".join(sink_text(sink) for sink in loop.sinks[:3])
     return [
         f"{array_text(largest.dtype, largest.shape)}, made by {largest.op}{at}, never exists whole: it is computed "
-        f"{loop.chunk:,} of {loop.size:,} steps of axis {largest.axis} at a time, in {loop.trips:,} chunks of {chunk} "
-        f"in place of {format_bytes(largest.bytes)}.{more}",
+        f"{loop.chunk:,} of {loop.size:,} slices along axis {largest.axis} at a time, in {loop.trips:,} chunks of "
+        f"{chunk} in place of {format_bytes(largest.bytes)}.{more}",
         f"That works because all that is kept of it is {kept}.",
     ]
 

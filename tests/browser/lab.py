@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import nbformat
-from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Playwright, Request
+from playwright.sync_api import Browser, ConsoleMessage, Error, Locator, Page, Playwright, Request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -75,9 +75,13 @@ class Desk:
         self.complaints: list[str] = []
         self.elsewhere: list[str] = []
         page.set_default_timeout(PATIENCE)
-        page.on("console", self._on_console)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("request", self._on_request)
+        self._watches = {"console": self._on_console, "pageerror": self._on_error, "request": self._on_request}
+        for event, watch in self._watches.items():
+            page.on(event, watch)  # type: ignore[call-overload]
+
+    def stop_watching(self) -> None:
+        for event, watch in self._watches.items():
+            self.page.remove_listener(event, watch)
 
     def open(self, name: str) -> None:
         """Opens a notebook on its own, and waits for its kernel."""
@@ -93,8 +97,17 @@ class Desk:
         """Runs every cell; returns when the kernel has done the last one."""
         self.page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')")
 
-    def command(self, name: str) -> None:
-        self.page.evaluate(f"() => window.jupyterapp.commands.execute('{name}')")
+    def run(self, cell: int) -> None:
+        """Runs one cell again, and waits until its kernel is done."""
+        self.page.evaluate(
+            """async (cell) => {
+                const notebook = window.jupyterapp.shell.currentWidget.content;
+                notebook.activeCellIndex = cell;
+                notebook.deselectAll();
+                await window.jupyterapp.commands.execute("notebook:run-cell");
+            }""",
+            cell,
+        )
 
     def evaluate(self, code: str) -> str:
         """What an expression prints in the notebook's kernel."""
@@ -121,6 +134,9 @@ class Desk:
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type == "error":
             self.complaints.append(message.text)
+
+    def _on_error(self, error: Error) -> None:
+        self.complaints.append(str(error))
 
     def _on_request(self, request: Request) -> None:
         if not request.url.startswith((self.lab.url, "data:", "blob:")):

@@ -70,7 +70,7 @@ function render({ model, el }) {
     type: "text", class: "ms-typed", size: 9, "aria-label": "Memory limit in bytes, such as 512MiB or 25%",
     title: "A limit such as 512MiB, 2GB or 25%; Enter plans for it", spellcheck: "false",
   });
-  const slider = make("div", { class: "ms-slider" }, marks, range);
+  const slider = make("div", { class: "ms-slider" }, range, marks);
   const low = make("span", { class: "ms-low" });
   const middle = make("span", { class: "ms-middle" });
   const high = make("span", { class: "ms-high" });
@@ -105,16 +105,11 @@ function render({ model, el }) {
     model.send({ type: "limit", limit: shown });
   };
 
+  const mark = (limit, kind) =>
+    limit < scale.low || limit > scale.high ? [] : [make("span", { class: `ms-mark ms-${kind}`, style: `--at:${scale.fraction(limit)}` })];
+
   const drawMarks = () => {
-    const mark = (limit, kind, title) => {
-      if (limit < scale.low || limit > scale.high) return null;
-      return make("span", { class: `ms-mark ms-${kind}`, style: `--at:${scale.fraction(limit)}`, title });
-    };
-    marks.replaceChildren(
-      ...data.points.map((p) => mark(p.limit, "point", `${formatBytes(p.limit)}: peak ${formatBytes(p.peak)}, ${timeText(p)}`)),
-      ...[mark(data.capacity, "capacity", `${data.target} holds ${formatBytes(data.capacity)}`)],
-    );
-    for (const child of [...marks.childNodes]) if (!(child instanceof Element)) child.remove();
+    marks.replaceChildren(...data.points.flatMap((point) => mark(point.limit, "point")), ...mark(data.capacity, "capacity"));
   };
 
   const draw = (next) => {
@@ -124,7 +119,7 @@ function render({ model, el }) {
     name.textContent = data.name;
     place.textContent = ` on ${data.target} (${formatBytes(data.capacity)})`;
     low.textContent = data.floor === null ? `arguments and results ${formatBytes(scale.low)}` : `floor ${formatBytes(data.floor)}`;
-    middle.textContent = data.explored ? "● plans on the way" : data.note;
+    middle.textContent = data.note;
     high.textContent = `today ${formatBytes(data.today)}`;
     drawMarks();
     if (timer !== null) return show(shown); // a move is under way: what the hand holds stays

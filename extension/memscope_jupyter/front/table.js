@@ -1,6 +1,7 @@
 // A table that is sorted, filtered and walked through with the arrow keys; Python hears of the row chosen.
 
 const MOST = 300; // rows in the page at once
+const FEW = 20; // rows that need no filter
 
 function render({ model, el }) {
   el.classList.add("memscope-panel");
@@ -99,7 +100,8 @@ function render({ model, el }) {
     if (!next || !next.columns) return;
     data = next;
     scroll.hidden = data.rows.length === 0;
-    filter.hidden = data.rows.length < 8;
+    bar.hidden = data.sides.length < 2 && data.rows.length < FEW;
+    filter.hidden = data.rows.length < FEW;
     drawSides();
     drawHead();
     drawRows();

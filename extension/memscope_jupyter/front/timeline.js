@@ -64,58 +64,72 @@ function stepTicks(side, most) {
   return { tickvals: ks.map((k) => k + 0.5), ticktext: ks.map((k) => String(side.steps[k])) };
 }
 
-function figure(data, limit, sameScale, width, colour) {
-  const sides = [data.before, data.after].filter(Boolean);
-  const selected = data.selected;
-  const top = Math.max(...sides.map((side) => side.top));
-  const layout = {
+/** The ground of the figure; each side adds its own axes to it. */
+function ground(width, colour) {
+  return {
     barmode: "stack", bargap: 0, showlegend: false, hovermode: "closest", dragmode: false,
     margin: { l: 68, r: 12, t: 30, b: 38 }, height: 300, width,
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: colour.text, family: "system-ui, sans-serif", size: 12 },
     hoverlabel: { align: "left", bgcolor: colour.ground, bordercolor: colour.text, font: { color: colour.text, size: 12 } },
-    shapes: [], annotations: [],
   };
+}
+
+function axes(side, place, most, labelled, width, colour) {
+  const lines = { gridcolor: colour.line, zerolinecolor: colour.line, linecolor: colour.line, fixedrange: true };
+  const room = width * (place.span[1] - place.span[0]);
+  return {
+    [`xaxis${place.axis}`]: {
+      ...lines, domain: place.span, anchor: `y${place.axis}`, showgrid: false, range: [0, side.steps.length],
+      title: { text: "step of the schedule", standoff: 4, font: { size: 11 } }, ...stepTicks(side, Math.max(3, Math.floor(room / 60))),
+    },
+    [`yaxis${place.axis}`]: {
+      ...lines, anchor: `x${place.axis}`, range: [0, Math.max(most, 1) * 1.12], ...byteTicks(most), showticklabels: labelled,
+    },
+  };
+}
+
+/** Title, peak and limit of one side: lines and words in the chart. */
+function marks(side, place, most, limit, colour) {
+  const [x, y] = [`x${place.axis}`, `y${place.axis}`];
+  const peakAt = side.peak + 0.5;
+  const peakIsRight = peakAt > side.steps.length / 2;
+  const line = (dash, color, ends) => ({ type: "line", yref: y, line: { color, width: 2, dash }, ...ends });
+  const word = (text, place) => ({ text, showarrow: false, yanchor: "bottom", ...place });
+  const shapes = [line("dot", colour.peak, { xref: x, x0: peakAt, x1: peakAt, y0: 0, y1: side.top })];
+  const words = [
+    word(`<b>${side.title}</b>`, { x: place.span[0], xref: "paper", y: 1, yref: "paper", xanchor: "left" }),
+    word(`peak ${formatBytes(side.top)}`, {
+      x: peakAt, xref: x, y: side.top, yref: y, xanchor: peakIsRight ? "right" : "left", font: { color: colour.peak },
+    }),
+  ];
+  if (limit > 0 && limit <= most * 1.1) {
+    shapes.push(line("dash", colour.text, { xref: `${x} domain`, x0: 0, x1: 1, y0: limit, y1: limit }));
+    words.push(word(`limit ${formatBytes(limit)}`, {
+      x: peakIsRight ? 0 : 1, xref: `${x} domain`, y: limit, yref: y, xanchor: peakIsRight ? "left" : "right",
+      bgcolor: colour.ground, font: { size: 11 },
+    }));
+  }
+  return { shapes, words };
+}
+
+function figure(data, limit, sameScale, width, colour) {
+  const sides = [data.before, data.after].filter(Boolean);
+  const gap = sameScale ? 0.53 : 0.5 + 55 / width;
+  const spans = sides.length === 1 ? [[0, 1]] : [[0, 0.47], [gap, 1]];
+  const top = Math.max(...sides.map((side) => side.top));
+  const layout = { ...ground(width, colour), shapes: [], annotations: [] };
   sides.forEach((side, k) => {
-    const axis = k === 0 ? "" : "2";
-    const span = sides.length === 1 ? [0, 1] : k === 0 ? [0, 0.47] : [sameScale ? 0.53 : 0.58, 1];
+    const place = { axis: k === 0 ? "" : "2", span: spans[k] };
     const most = sameScale ? top : side.top;
-    const grid = { gridcolor: colour.line, zerolinecolor: colour.line, linecolor: colour.line, fixedrange: true };
-    layout[`xaxis${axis}`] = {
-      ...grid, domain: span, anchor: `y${axis}`, showgrid: false, range: [0, side.steps.length],
-      title: { text: "step of the schedule", standoff: 4, font: { size: 11 } },
-      ...stepTicks(side, Math.max(3, Math.floor((width * (span[1] - span[0])) / 60))),
-    };
-    layout[`yaxis${axis}`] = {
-      ...grid, anchor: `x${axis}`, range: [0, Math.max(most, 1) * 1.12], ...byteTicks(most), showticklabels: k === 0 || !sameScale,
-    };
-    const middle = (span[0] + span[1]) / 2;
-    layout.annotations.push({
-      text: `<b>${side.title}</b>`, x: span[0], xref: "paper", y: 1.0, yref: "paper", yanchor: "bottom", xanchor: "left", showarrow: false,
-    });
-    layout.shapes.push({
-      type: "line", xref: `x${axis}`, yref: `y${axis}`, x0: side.peak + 0.5, x1: side.peak + 0.5, y0: 0, y1: side.top,
-      line: { color: colour.peak, width: 2, dash: "dot" },
-    });
-    const right = side.peak > side.steps.length / 2;
-    layout.annotations.push({
-      text: `peak ${formatBytes(side.top)}`, xref: `x${axis}`, yref: `y${axis}`, x: side.peak + 0.5, y: side.top, yanchor: "bottom",
-      xanchor: right ? "right" : "left", showarrow: false, font: { color: colour.peak },
-    });
-    if (limit > 0 && limit <= most * 1.12) {
-      layout.shapes.push({
-        type: "line", xref: `x${axis} domain`, yref: `y${axis}`, x0: 0, x1: 1, y0: limit, y1: limit,
-        line: { color: colour.text, width: 1.5, dash: "dash" },
-      });
-      const peakIsRight = side.peak > side.steps.length / 2;
-      layout.annotations.push({
-        text: `limit ${formatBytes(limit)}`, xref: `x${axis} domain`, yref: `y${axis}`, x: peakIsRight ? 0 : 1, y: limit,
-        xanchor: peakIsRight ? "left" : "right", yanchor: "bottom", showarrow: false, bgcolor: colour.ground, font: { size: 11 },
-      });
-    }
-    void middle;
+    Object.assign(layout, axes(side, place, most, k === 0 || !sameScale, width, colour));
+    const { shapes, words } = marks(side, place, most, limit, colour);
+    layout.shapes.push(...shapes);
+    layout.annotations.push(...words);
   });
-  return { traces: sides.flatMap((side, k) => traces(side, k === 0 ? "" : "2", selected[0] === side.side ? selected[1] : "")), layout };
+  const [chosenSide, chosen] = data.selected;
+  const bars = sides.flatMap((side, k) => traces(side, k === 0 ? "" : "2", chosenSide === side.side ? chosen : ""));
+  return { bars, layout };
 }
 
 function render({ model, el }) {
@@ -130,14 +144,19 @@ function render({ model, el }) {
   let drawn = false;
   let waiting = false;
 
+  const key = (side, layer, selected) => {
+    const pressed = String(side.side === selected[0] && layer.id === selected[1]);
+    const button = make("button", { type: "button", title: `${layer.label}, ${layer.detail}`, "aria-pressed": pressed },
+      make("span", { class: "ms-key", style: `background:${layer.colour}` }), `${formatBytes(layer.bytes)} ${layer.short}`);
+    button.addEventListener("click", () => model.send({ type: "select", side: side.side, id: layer.id }));
+    return button;
+  };
+
   const drawLegend = (data) => {
     const sides = [data.before, data.after].filter(Boolean);
-    const items = sides.flatMap((side) => side.layers.map((layer) => [side, layer])).filter(([, layer]) => layer.id);
-    legend.replaceChildren(...items.slice(0, 16).map(([side, layer]) => {
-      const button = make("button", { type: "button", title: `${layer.label} ${layer.detail}`, "aria-pressed": String(side.side === data.selected[0] && layer.id === data.selected[1]) },
-        make("span", { class: "ms-key", style: `background:${layer.colour}` }), `${formatBytes(layer.bytes)} ${layer.short}`);
-      button.addEventListener("click", () => model.send({ type: "select", side: side.side, id: layer.id }));
-      return button;
+    legend.replaceChildren(...sides.flatMap((side) => {
+      const keys = side.layers.filter((layer) => layer.id).map((layer) => key(side, layer, data.selected));
+      return [make("span", {}, side.title), make("div", {}, ...keys)];
     }));
   };
 
@@ -147,7 +166,7 @@ function render({ model, el }) {
     const data = model.get("data");
     const width = el.clientWidth;
     if (!data || !data.before || width === 0 || !el.isConnected) return;
-    const { traces: bars, layout } = figure(data, model.get("limit") || 0, same.checked, width, colours(el));
+    const { bars, layout } = figure(data, model.get("limit") || 0, same.checked, width, colours(el));
     if (!drawn) chart.replaceChildren();
     await Plotly.react(chart, bars, layout, { displayModeBar: false, responsive: false });
     if (!drawn) {
