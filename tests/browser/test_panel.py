@@ -195,10 +195,10 @@ def test_apply_run_and_export(panel: Locator, desk: Desk, lab: Lab) -> None:
         desk.evaluate("bool(jnp.allclose(knn_safe(queries, points)[0], knn(queries, points)[0], atol=1e-3))") == "True"
     )
     panel.get_by_role("button", name="Run and check").click()
-    run = panel.get_by_role("tabpanel").filter(visible=True)
+    run = panel.locator(".ms-words").filter(visible=True)
     expect(run).to_contain_text("The values agree.")
     expect(run).to_contain_text("on the given arguments")
-    panel.locator("input[placeholder], .widget-text input").last.fill("taken.py")
+    panel.locator(".widget-text input").last.fill("taken.py")
     panel.get_by_role("button", name="Export").click()
     expect(panel.get_by_role("status")).to_contain_text("Written to taken.py.")
     assert same_values_elsewhere(lab.folder / "taken.py") == "same"
@@ -248,9 +248,8 @@ def test_a_limit_that_is_none_and_one_that_can_not_be_met(panel: Locator) -> Non
 
 
 def test_closing_frees_what_the_panel_held(panel: Locator, desk: Desk) -> None:
-    desk.evaluate(
-        f"[globals().update(refs=[__import__('weakref').ref(o) for o in ({STATE}.profile, {STATE}.plan, {STATE}.plan.compiled)])]"
-    )
+    held = f"({STATE}.profile, {STATE}.plan, {STATE}.plan.compiled)"
+    desk.evaluate(f"globals().update(refs=[__import__('weakref').ref(part) for part in {held}])")
     panel.get_by_role("button", name="Close").click()
     expect(desk.panel()).to_have_count(0)
     expect(desk.page.locator(".jp-OutputArea-output .memscope")).to_be_visible()
@@ -304,11 +303,10 @@ SLIDE = """async (frame) => {
 }"""
 
 
-def test_a_training_step_of_1500_instructions(lab: Lab, desk: Desk, record_property: Any) -> None:
-    lab.write("training.ipynb", [TRAINING, "import time\n%memsafe step([layer] * 120, [layer] * 120, batch, batch)"])
+def test_a_training_step_of_1500_instructions(lab: Lab, desk: Desk) -> None:
+    lab.write("training.ipynb", [TRAINING, "%memsafe step([layer] * 120, [layer] * 120, batch, batch)"])
     desk.open("training.ipynb")
     desk.run(0)
-    desk.page.evaluate("() => { window.compiled = null; }")
     desk.run(1)
     start = time.monotonic()
     expect(desk.panel().locator("[data-drawn]")).to_be_visible()
@@ -323,9 +321,8 @@ def test_a_training_step_of_1500_instructions(lab: Lab, desk: Desk, record_prope
     cancelled = time.monotonic() - start
     took = sorted(desk.panel().evaluate(SLIDE))
     median, worst = took[len(took) // 2], took[-1]
-    print(
-        f"panel up {up:.1f} s after the cell, cancelled in {cancelled:.1f} s, step {median:.0f} ms, worst {worst:.0f} ms"
-    )
+    print(f"panel up {up:.1f} s after the cell, cancelled in {cancelled:.1f} s")
+    print(f"a slider step shows in {median:.0f} ms, at worst in {worst:.0f} ms")
     assert up < 15
     assert cancelled < 10
     assert median < 300
