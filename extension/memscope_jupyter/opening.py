@@ -36,7 +36,6 @@ def open_panel(shell: InteractiveShell, call: Call, options: Options) -> Any:
     session.wait(session.profile(), report.progress)
     refused = _take_at_once(shell, session, report, options, name)
     _show(shell, session, report, name, cell)
-    session.explore()
     if refused:
         raise _short(refused)
     if options.run and session.state.plan is not None:

@@ -79,7 +79,7 @@ class Panel:
 
     def _make_views(self, session: Session) -> None:
         self.bar = LimitBar(self._on_bar)
-        self.chart = TimelineView(self._on_select)
+        self.chart = TimelineView(self._on_chart)
         self.table = Table(self._on_table)
         self.source = SourceView(lambda message: None)
         self.alternatives = Table(self._on_alternative)
@@ -231,25 +231,31 @@ class Panel:
 
     def _on_bar(self, message: dict[str, Any]) -> None:
         assert self._session is not None
-        if message["type"] == "limit":
+        if message["type"] == "hello":  # somebody looks: a notebook that runs without a page pays for no frontier
+            self._session.explore()
+        elif message["type"] == "limit":
             self._session.plan(int(message["limit"]))
-            return
+        elif message["type"] == "typed":
+            self._on_typed(self._session, message["text"])
+
+    def _on_typed(self, session: Session, text: str) -> None:
         try:
-            limit = self._session.limit_of(message["text"])
+            limit = session.limit_of(text)
         except (SizeError, ArgumentError) as error:
-            self._session.say(error_message(error))
+            session.say(error_message(error))
             self.bar.send_state("data")
         else:
-            self._session.plan(limit)
+            session.plan(limit)
 
-    def _on_select(self, message: dict[str, Any]) -> None:
-        self.select(message["side"], message["id"])
+    def _on_chart(self, message: dict[str, Any]) -> None:
+        if message["type"] == "select":
+            self.select(message["side"], message["id"])
 
     def _on_table(self, message: dict[str, Any]) -> None:
         if message["type"] == "side":
             largest = self._profile(message["side"]).largest_at_peak
             self.select(message["side"], largest.name if largest else "")
-        else:
+        elif message["type"] == "select":
             self.select(self._side, message["id"])
 
     def select(self, side: str, name: str) -> None:
@@ -265,6 +271,8 @@ class Panel:
         self._show_selection()
 
     def _on_alternative(self, message: dict[str, Any]) -> None:
+        if message["type"] != "select":
+            return
         self.alternatives.selected = message["id"]
         row = next(row for row in self.alternatives.data["rows"] if row["id"] == message["id"])
         self._use.disabled = row["marked"] or (self._shown.busy and self._shown.stage is not Stage.EXPLORING)
@@ -359,7 +367,9 @@ def _words(html: str) -> ipywidgets.HTML:
 
 
 def _button(label: str, pressed: Callable[[Any], None], style: str = "", disabled: bool = False) -> ipywidgets.Button:
-    button = ipywidgets.Button(description=label, button_style=style, disabled=disabled, layout={"width": "auto"})
+    button = ipywidgets.Button(
+        description=label, button_style=style, disabled=disabled, layout={"width": "auto", "align_self": "flex-start"}
+    )
     button.on_click(pressed)
     return button
 

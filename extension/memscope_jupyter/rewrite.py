@@ -92,12 +92,12 @@ def _figures_row(row: Sequence[str]) -> str:
 
 
 ALTERNATIVES = (
-    ("what is cut", False, True),
     ("axis", True, False),
     ("steps at a time", True, False),
     ("predicted peak", True, False),
     ("predicted time", True, False),
     ("fits", False, False),
+    ("what is cut", False, True),
 )
 
 
@@ -123,8 +123,8 @@ def _row(key: str, alternative: Alternative, plan: Plan) -> dict[str, Any]:
         "title": "this plan" if current else "",
         "colour": None,
         "marked": current,
-        "cells": [what, str(axis), steps, f"about {format_bytes(peak)}", f"about {slowdown:.2g}x", fits],
-        "keys": [what, axis, loop.chunk / loop.size, peak, slowdown, fits],
+        "cells": [str(axis), steps, f"about {format_bytes(peak)}", f"about {slowdown:.2g}x", fits, what],
+        "keys": [axis, loop.chunk / loop.size, peak, slowdown, fits, what],
     }
 
 

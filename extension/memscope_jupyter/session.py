@@ -81,7 +81,7 @@ class Session:
 
     def explore(self) -> None:
         """Makes the plans of the frontier, one by one, while nothing else is asked for."""
-        if not self.state.explored:
+        if not self.state.explored and self.state.stage is not Stage.CLOSED:
             self._worker.when_idle(self._explore)
 
     def plan(self, limit: int) -> None:

@@ -25,8 +25,8 @@ STYLE = (_FRONT / "panel.css").read_text(encoding="utf-8")
 class View(anywidget.AnyWidget):
     """Shows `data`, and calls `handler` with each message from the page.
 
-    A page may lose changes that come while it still loads a view's module, so the view asks for the whole state
-    once it is there.
+    A page may lose changes that come while it still loads a view's module, so the view says "hello" once it is
+    there, and is sent the whole state.
     """
 
     _css = STYLE
@@ -40,14 +40,14 @@ class View(anywidget.AnyWidget):
     def _hear(self, _: Any, content: dict[str, Any], buffers: Any) -> None:
         if content.get("type") == "hello":
             self.send_state([name for name in ("data", "selected") if self.has_trait(name)])
-        else:
-            self._handler(content)
+        self._handler(content)
 
 
 class LimitBar(View):
     """The header and the limit slider.
 
-    Messages: {"type": "limit", "limit": bytes} once the slider rests, {"type": "typed", "text": "512MiB"}.
+    Messages: {"type": "hello"}, {"type": "limit", "limit": bytes} once the slider rests, and
+    {"type": "typed", "text": "512MiB"}.
     `preview` is the limit under the hand; it stays in the browser.
     """
 

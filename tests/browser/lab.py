@@ -93,9 +93,9 @@ class Desk:
             }"""
         )
 
-    def run_all(self) -> None:
-        """Runs every cell; returns when the kernel has done the last one."""
-        self.page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')")
+    def start_all(self) -> None:
+        """Runs every cell, without waiting."""
+        self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
 
     def run(self, cell: int) -> None:
         """Runs one cell again, and waits until its kernel is done."""

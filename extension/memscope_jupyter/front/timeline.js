@@ -100,7 +100,8 @@ function marks(side, place, most, limit, colour) {
   const words = [
     word(`<b>${side.title}</b>`, { x: place.span[0], xref: "paper", y: 1, yref: "paper", xanchor: "left" }),
     word(`peak ${formatBytes(side.top)}`, {
-      x: peakAt, xref: x, y: side.top, yref: y, xanchor: peakIsRight ? "right" : "left", font: { color: colour.peak },
+      x: peakAt, xref: x, y: side.top, yref: y, xanchor: peakIsRight ? "right" : "left",
+      font: { color: colour.peak }, bgcolor: colour.ground,
     }),
   ];
   if (limit > 0 && limit <= most * 1.1) {
