@@ -10,6 +10,7 @@ from IPython.display import display
 from memscope.call import Call
 from memscope.lines import plan_line, profile_line
 from memscope.options import Options
+from memscope.report.html import profile_document
 from memscope.target import resolve
 
 if TYPE_CHECKING:
@@ -66,11 +67,13 @@ class Report:
 
 
 def _static(profile: Profile, plan: Plan | None, note: str) -> dict[str, str]:
-    if plan is None or not plan.changed:
-        return _bundle(profile, str(profile), note)
-    before = _bundle(profile, str(profile), "")
-    after = _bundle(plan, plan.explain().rstrip(), note)
-    return {mime: f"{before[mime]}\n{after[mime]}" for mime in after}
+    """For a page without a kernel, and for one that takes styles and SVG away."""
+    explained = f"\n\n{plan.explain().rstrip()}" if plan is not None and plan.changed else ""
+    said = f"<pre>{html.escape(explained.strip())}</pre>" if explained else ""
+    return {
+        "text/plain": f"{profile}{explained}\n\n{note}",
+        "text/html": f"{profile_document(profile)}{said}<p>{html.escape(note)}</p>",
+    }
 
 
 def _bundle(result: Any, text: str, note: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from memscope import LimitError, Plan
+from memscope import LimitError
 from memscope.call import Call
 from memscope.options import Options
 
@@ -67,7 +67,7 @@ def _show(shell: InteractiveShell, session: Session, report: Report, name: str, 
             _open.pop(cell, None)
         if state.profile is None:
             return
-        note = _note(state.plan, name, name in shell.user_ns)
+        note = _note(state, name, shell.user_ns.get(name))
         if closed:
             report.show_static(state.profile, state.plan, note)
         else:
@@ -84,8 +84,11 @@ def _show(shell: InteractiveShell, session: Session, report: Report, name: str, 
     settled(session.state, False)
 
 
-def _note(plan: Plan | None, name: str, bound: bool) -> str:
-    if plan is not None and plan.fits and bound:
+def _note(state: State, name: str, bound: Any) -> str:
+    """What there is to say under the report that stands for the panel."""
+    if state.plan is not None and not state.plan.fits and state.message is not None:
+        return f"{state.message.text} {state.message.next_step}"
+    if state.plan is not None and bound is state.plan.fn:
         return f"{name} is the version that fits."
     return "With --limit SIZE: a version that fits it."
 
