@@ -10,8 +10,10 @@ from collections.abc import Iterator
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbconvert import HTMLExporter
 from nbformat import NotebookNode
 
+WIDGET = "application/vnd.jupyter.widget-view+json"
 NOTEBOOKS = sorted((pathlib.Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
 
 
@@ -74,7 +76,19 @@ def test_the_quickstart_says_what_it_promises(executed: Executed) -> None:
     assert any("knn_safe is the version that fits" in text for text in executed.texts)
     assert any("def knn_safe(" in text for text in executed.texts)
     assert (executed.folder / "knn_safe.py").exists()
-    assert any("text/html" in output.get("data", {}) for output in executed.outputs)
+    assert sum(WIDGET in output.get("data", {}) for output in executed.outputs) == 2
+
+
+def test_what_a_panel_shows_stands_in_the_notebook_too(executed: Executed) -> None:
+    """GitHub, an export, and a notebook opened again without its kernel have the report and no widgets."""
+    executed.notebook.metadata.pop("widgets", None)
+    page, _ = HTMLExporter().from_notebook_node(executed.notebook)
+    shown = [output.data for output in executed.outputs if WIDGET in output.get("data", {})]
+    for data in shown:
+        chart = re.search(r'src="(data:image[^"]*)"', data["text/html"])
+        assert chart is not None
+        assert chart[1] in page
+        assert data["text/plain"].split("\n")[0] in page
 
 
 PROMISES = {

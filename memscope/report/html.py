@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
@@ -52,6 +53,10 @@ _STYLE = """
 .memscope ol { margin: 0; padding-left: 1.6em; }
 .memscope li { padding: .1em 0; }
 """
+_IMAGE_STYLE = """
+svg { --ms-temporary: #2a87c4; --ms-argument: #8a8a8a; --ms-peak: #d55e00; --ms-line: #8a8a8a55; }
+text { fill: #7a7a7a; font: 12px system-ui, sans-serif; }
+"""
 _PAGE_STYLE = """
 :root { color-scheme: light dark; }
 body { margin: 2rem auto; padding: 0 1rem; max-width: 62rem; background: Canvas; color: CanvasText; }
@@ -84,33 +89,58 @@ def graph_fragment(profile: Profile) -> str:
     return f'<div class="memscope"><style>{_STYLE}{GRAPH_STYLE}</style>{_graph(profile)}</div>'
 
 
+def profile_document(profile: Profile) -> str:
+    """The same for a page that takes styles and SVG away, as GitHub does: the chart is an image."""
+    pieces = (_account(profile), _timeline(profile, as_image=True), _table(profile), _path(profile))
+    return f'<div class="memscope"><style>{_STYLE}</style>{"".join(pieces)}</div>'
+
+
+def profile_chart(profile: Profile) -> str:
+    """The bytes in use over the schedule alone."""
+    return f'<div class="memscope"><style>{_STYLE}</style>{_timeline(profile)}</div>'
+
+
 def _account(profile: Profile) -> str:
     title, *rest = text.account(profile)
     lines = "".join(f"<p{'' if k == 0 else ' class=ms-note'}>{escape(line.strip())}</p>" for k, line in enumerate(rest))
     return f"<h2>{escape(title)}</h2>{lines}"
 
 
-def _timeline(profile: Profile) -> str:
-    top = max(profile.timeline, default=0)
-    if not top:
+def _timeline(profile: Profile, as_image: bool = False) -> str:
+    if not max(profile.timeline, default=0):
         return ""
+    label = f"The most, {format_bytes(max(profile.timeline))}, is in use at {text.peak_step(profile)}"
+    chart = _chart(profile, label)
+    return (
+        f"<h3>Bytes in use over the schedule</h3>{_image(chart, label) if as_image else chart}"
+        f"<p>{_key('argument', 'arguments, results, constants')}{_key('temporary', 'temporaries')}</p>"
+        f"<p class=ms-note>{escape(label)}.</p>"
+    )
+
+
+def _chart(profile: Profile, label: str) -> str:
     width, height = _CHART
+    top = max(profile.timeline)
     steps = text.buckets(profile, _BUCKETS)
     held = profile.peak_bytes - profile.temp_bytes
     bars = "".join(_bar(profile, step, k, len(steps), held, top) for k, step in enumerate(steps))
     peak_at = max(range(len(steps)), key=lambda k: profile.timeline[steps[k]])
-    label = f"The most, {format_bytes(top)}, is in use at {text.peak_step(profile)}"
     return (
-        "<h3>Bytes in use over the schedule</h3>"
         f'<svg viewBox="0 0 {_LEFT + width + 8} {_TOP + height + _BOTTOM}" shape-rendering="crispEdges" '
         f'role="img" aria-label="{escape(label)}">'
         f"{_scale(top)}{bars}{_peak_mark(peak_at, len(steps))}"
         f'<text x="{_LEFT}" y="{_TOP + height + 20}">step 1</text>'
         f'<text x="{_LEFT + width}" y="{_TOP + height + 20}" text-anchor="end">'
         f"step {len(profile.timeline)}</text></svg>"
-        f"<p>{_key('argument', 'arguments, results, constants')}{_key('temporary', 'temporaries')}</p>"
-        f"<p class=ms-note>{escape(label)}.</p>"
     )
+
+
+def _image(chart: str, label: str) -> str:
+    """A chart with colours of its own, that are seen on a light and on a dark page alike."""
+    alone = chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    drawing = alone.replace(">", f"><style>{_IMAGE_STYLE}</style>", 1)
+    data = base64.b64encode(drawing.encode()).decode()
+    return f'<img style="width:100%" alt="{escape(label)}" src="data:image/svg+xml;base64,{data}">'
 
 
 def _scale(top: int) -> str:
