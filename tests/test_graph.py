@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
+import re
 import resource
 import shutil
 import sys
@@ -536,7 +538,10 @@ def test_a_widget_has_a_still_picture_for_where_there_are_none(profiles: dict[st
     data, _ = graph_widget(profiles["knn"])._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
     assert data["text/plain"].startswith("HLO graph of nearest: peak ")
-    assert "ms-summit" in data["text/html"]
+    (encoded,) = re.findall('src="data:image/svg[+]xml;base64,([^"]*)"', data["text/html"])
+    svg = ET.fromstring(base64.b64decode(encoded))
+    assert with_class(svg, "ms-summit")
+    assert all("var(--jp" not in (style.text or "") for style in svg if style.tag.endswith("style"))
 
 
 def test_the_page_gets_little(training: Profile) -> None:

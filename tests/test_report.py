@@ -90,14 +90,15 @@ def test_the_fragment_is_what_a_notebook_shows(knn: Profile) -> None:
     assert Page(knn._repr_html_()).tags[0] == ("div", {"class": "memscope"})
 
 
-def test_the_chart_is_an_image_where_svg_is_taken_away(knn: Profile) -> None:
+def test_chart_and_graph_are_images_where_svg_is_taken_away(knn: Profile) -> None:
     page = Page(html.profile_document(knn))
-    (image,) = [attributes for tag, attributes in page.tags if tag == "img"]
+    image, graph = [attributes for tag, attributes in page.tags if tag == "img"]
     kind, _, data = str(image["src"]).partition(";base64,")
     assert kind == "data:image/svg+xml"
     root = ET.fromstring(base64.b64decode(data))
     assert "step 1" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
     assert format_bytes(max(knn.timeline)) in str(image["alt"])
+    assert "around the peak of nearest" in str(graph["alt"])
 
 
 def test_names_are_escaped(knn: Profile) -> None:

@@ -10,6 +10,7 @@ from ..layout.plane import Point, Size
 from ..layout.shown import LONGEST
 from ..sizes import format_bytes
 from . import boxes
+from .image import as_image
 
 if TYPE_CHECKING:
     from ..graph import Node
@@ -21,21 +22,14 @@ _ARROW = 7.0
 
 # One hue from light to dark, or from dark to light on a dark ground, so that more bytes always stand out more; the
 # peak in Okabe and Ito's vermilion and orange, as everywhere in memscope.
-GRAPH_STYLE = """
-.ms-graph { --ms-ink: var(--jp-ui-font-color1, currentColor); --ms-paper: var(--jp-layout-color0, Canvas);
-  --ms-mark: #d55e00; --ms-wire: color-mix(in srgb, var(--ms-ink) 38%, transparent);
-  --ms-0: transparent; --ms-1: #eef5fb; --ms-2: #d6e6f4; --ms-3: #abd0e6; --ms-4: #6aaed6; --ms-5: #2a75b3;
-  --ms-6: #084488; --ms-t1: #111; --ms-t2: #111; --ms-t3: #111; --ms-t4: #111; --ms-t5: #fff; --ms-t6: #fff; }
-@media (prefers-color-scheme: dark) { .ms-graph { --ms-mark: #e69f00; --ms-1: #12283c; --ms-2: #153c5e;
-  --ms-3: #1a5584; --ms-4: #4a9bd4; --ms-5: #8fc6ea; --ms-6: #d9eefc;
-  --ms-t1: #fff; --ms-t2: #fff; --ms-t3: #fff; --ms-t4: #111; --ms-t5: #111; --ms-t6: #111; } }
-[data-jp-theme-light="true"] .ms-graph { --ms-mark: #d55e00; --ms-1: #eef5fb; --ms-2: #d6e6f4; --ms-3: #abd0e6;
-  --ms-4: #6aaed6; --ms-5: #2a75b3; --ms-6: #084488;
-  --ms-t1: #111; --ms-t2: #111; --ms-t3: #111; --ms-t4: #111; --ms-t5: #fff; --ms-t6: #fff; }
-[data-jp-theme-light="false"] .ms-graph { --ms-mark: #e69f00; --ms-1: #12283c; --ms-2: #153c5e; --ms-3: #1a5584;
-  --ms-4: #4a9bd4; --ms-5: #8fc6ea; --ms-6: #d9eefc;
-  --ms-t1: #fff; --ms-t2: #fff; --ms-t3: #fff; --ms-t4: #111; --ms-t5: #111; --ms-t6: #111; }
-.ms-graph svg text { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: 11px; fill: var(--ms-ink); }
+_LIGHT = """--ms-mark: #d55e00; --ms-1: #eef5fb; --ms-2: #d6e6f4; --ms-3: #abd0e6; --ms-4: #6aaed6; --ms-5: #2a75b3;
+  --ms-6: #084488; --ms-t1: #111; --ms-t2: #111; --ms-t3: #111; --ms-t4: #111; --ms-t5: #fff; --ms-t6: #fff;"""
+_DARK = """--ms-mark: #e69f00; --ms-1: #12283c; --ms-2: #153c5e; --ms-3: #1a5584; --ms-4: #4a9bd4; --ms-5: #8fc6ea;
+  --ms-6: #d9eefc; --ms-t1: #fff; --ms-t2: #fff; --ms-t3: #fff; --ms-t4: #111; --ms-t5: #111; --ms-t6: #111;"""
+_RULES = """
+.ms-graph { --ms-wire: color-mix(in srgb, var(--ms-ink) 38%, transparent); --ms-0: transparent; }
+.ms-graph .ms-box text, .ms-graph .ms-chip text { fill: var(--ms-ink);
+  font: 11px ui-monospace, "DejaVu Sans Mono", monospace; }
 .ms-graph .ms-box rect, .ms-graph .ms-chip rect { stroke: var(--ms-wire); stroke-width: 1; fill: var(--ms-paper); }
 .ms-graph .ms-box .ms-op { font-weight: 600; }
 .ms-graph .ms-box.ms-on-path > rect, .ms-graph .ms-chip.ms-on-path rect { stroke: var(--ms-mark); stroke-width: 3; }
@@ -62,6 +56,20 @@ GRAPH_STYLE = """
     f".ms-graph .ms-box.ms-b{k} > text, .ms-graph .ms-chip.ms-b{k} text {{ fill: var(--ms-t{k}, var(--ms-ink)); }}\n"
     for k in range(boxes.LEVELS + 1)
 )
+GRAPH_STYLE = f"""
+.ms-graph {{ --ms-ink: var(--jp-ui-font-color1, currentColor); --ms-paper: var(--jp-layout-color0, Canvas); {_LIGHT} }}
+@media (prefers-color-scheme: dark) {{ .ms-graph {{ {_DARK} }} }}
+[data-jp-theme-light="true"] .ms-graph {{ {_LIGHT} }}
+[data-jp-theme-light="false"] .ms-graph {{ {_DARK} }}
+{_RULES}"""
+# A picture on its own knows nothing of the page it stands in: it brings its ground along.
+_IMAGE_STYLE = f".ms-graph {{ --ms-ink: #222; --ms-paper: #fff; background: #fff; {_LIGHT} }}{_RULES}"
+
+
+def graph_image(picture: Picture, label: str) -> str:
+    """The picture as an image."""
+    drawing = graph_svg(picture, label).replace("<svg ", '<svg class="ms-graph" ', 1)
+    return as_image(drawing, _IMAGE_STYLE, label, "max-width:100%")
 
 
 def graph_svg(picture: Picture, label: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING
 from ..layout.shown import peak_view
 from ..picture import picture
 from ..sizes import format_bytes
-from . import text
-from .graph import GRAPH_STYLE, caption, graph_svg, legend
+from . import image, text
+from .graph import GRAPH_STYLE, caption, graph_image, graph_svg, legend
 
 if TYPE_CHECKING:
     from ..profile import Buffer, Profile
@@ -84,15 +83,21 @@ def profile_fragment(profile: Profile) -> str:
     return f'<div class="memscope"><style>{_STYLE}{GRAPH_STYLE}</style>{"".join(pieces)}</div>'
 
 
-def graph_fragment(profile: Profile) -> str:
-    """The HLO graph around the peak alone."""
-    return f'<div class="memscope"><style>{_STYLE}{GRAPH_STYLE}</style>{_graph(profile)}</div>'
-
-
 def profile_document(profile: Profile) -> str:
     """The same for a page that takes styles and SVG away, as GitHub does: the chart is an image."""
-    pieces = (_account(profile), _timeline(profile, as_image=True), _table(profile), _path(profile))
+    pieces = (
+        _account(profile),
+        _timeline(profile, as_image=True),
+        _table(profile),
+        _path(profile),
+        graph_document(profile),
+    )
     return f'<div class="memscope"><style>{_STYLE}</style>{"".join(pieces)}</div>'
+
+
+def graph_document(profile: Profile) -> str:
+    """The HLO graph around the peak alone, for such a page."""
+    return _graph(profile, as_image=True)
 
 
 def profile_chart(profile: Profile) -> str:
@@ -112,7 +117,7 @@ def _timeline(profile: Profile, as_image: bool = False) -> str:
     label = f"The most, {format_bytes(max(profile.timeline))}, is in use at {text.peak_step(profile)}"
     chart = _chart(profile, label)
     return (
-        f"<h3>Bytes in use over the schedule</h3>{_image(chart, label) if as_image else chart}"
+        f"<h3>Bytes in use over the schedule</h3>{image.as_image(chart, _IMAGE_STYLE, label) if as_image else chart}"
         f"<p>{_key('argument', 'arguments, results, constants')}{_key('temporary', 'temporaries')}</p>"
         f"<p class=ms-note>{escape(label)}.</p>"
     )
@@ -133,14 +138,6 @@ def _chart(profile: Profile, label: str) -> str:
         f'<text x="{_LEFT + width}" y="{_TOP + height + 20}" text-anchor="end">'
         f"step {len(profile.timeline)}</text></svg>"
     )
-
-
-def _image(chart: str, label: str) -> str:
-    """A chart with colours of its own, that are seen on a light and on a dark page alike."""
-    alone = chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-    drawing = alone.replace(">", f"><style>{_IMAGE_STYLE}</style>", 1)
-    data = base64.b64encode(drawing.encode()).decode()
-    return f'<img style="width:100%" alt="{escape(label)}" src="data:image/svg+xml;base64,{data}">'
 
 
 def _scale(top: int) -> str:
@@ -239,12 +236,15 @@ def _path(profile: Profile) -> str:
     return f"<h3>How the largest buffer at the peak comes about, and what lets it go</h3><ol>{''.join(items)}</ol>"
 
 
-def _graph(profile: Profile) -> str:
+def _graph(profile: Profile, as_image: bool = False) -> str:
     drawn = picture(profile.graph, peak_view(profile.graph, _NODES))
     if not drawn.skeleton.boxes:
         return ""
+    label = f"HLO instructions around the peak of {profile.name}"
+    said = f"<p class=ms-note>{escape(caption(drawn, 'they are not drawn'))}</p>"
+    if as_image:
+        return f"<h3>What computes what, around the peak</h3>{graph_image(drawn, label)}{said}"
     return (
         "<h3>What computes what, around the peak</h3><div class=ms-graph>"
-        f"<div class=ms-still>{graph_svg(drawn, f'HLO instructions around the peak of {profile.name}')}</div>"
-        f"{legend(drawn)}<p class=ms-note>{escape(caption(drawn, 'they are not drawn'))}</p></div>"
+        f"<div class=ms-still>{graph_svg(drawn, label)}</div>{legend(drawn)}{said}</div>"
     )

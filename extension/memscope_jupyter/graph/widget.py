@@ -11,7 +11,7 @@ import traitlets
 from memscope.layout.shown import peak_view
 from memscope.picture import picture
 from memscope.report.graph import GRAPH_STYLE
-from memscope.report.html import graph_fragment
+from memscope.report.html import graph_document
 from memscope.sizes import format_bytes
 
 from .navigation import follow
@@ -56,7 +56,7 @@ class GraphWidget(anywidget.AnyWidget):
             bundle[0]["text/plain"] = (
                 f"HLO graph of {self._profile.name}: peak {format_bytes(self._profile.peak_bytes)}"
             )
-            bundle[0]["text/html"] = graph_fragment(self._profile)
+            bundle[0]["text/html"] = graph_document(self._profile)
         return bundle
 
     def _picture(self, focus: str = "") -> dict[str, Any]:
