@@ -26,6 +26,16 @@ shapes = jax.ShapeDtypeStruct((300, 64), "float32"), jax.ShapeDtypeStruct((64, 6
 p = memscope.profile(deep, *shapes)
 peak = p.largest_at_peak.name
 """
+KNN = """
+%load_ext memscope
+import jax, jax.numpy as jnp, numpy as np
+
+def knn(queries, points):
+    distances = jnp.sum(queries**2, 1)[:, None] - 2 * queries @ points.T + jnp.sum(points**2, 1)
+    return jax.lax.top_k(-distances, 5)
+
+queries, points = np.ones((500, 16), np.float32), np.ones((5000, 16), np.float32)
+"""
 EARLY = """
 early = graph_widget(p)
 display(early)
@@ -284,3 +294,23 @@ def test_a_tip_tells_all_of_a_node(graph: Locator) -> None:
     summit.hover()
     expect(graph.locator(".ms-tip")).to_contain_text("in use at the peak")
     expect(graph.locator(".ms-tip")).to_contain_text(summit.get_attribute("data-node") or "-")
+
+
+def test_a_node_leads_to_its_row_and_line_in_the_panel(lab: Lab, desk: Desk) -> None:
+    lab.write("panel_graph.ipynb", [KNN, "%memsafe knn(queries, points)"])
+    desk.open("panel_graph.ipynb")
+    desk.start_all()
+    panel = desk.panel()
+    expect(panel.locator("[data-drawn]")).to_be_visible()
+    panel.get_by_role("tab", name="Graph").click()
+    graph = panel.locator(".ms-widget")
+    box = graph.locator(".ms-box", has_text="neg")
+    expect(graph.locator(".ms-box.ms-summit")).to_be_visible()
+    box.click()
+    expect(panel.locator(".ms-line[aria-current]")).to_contain_text("jax.lax.top_k(-distances, 5)")
+    panel.get_by_role("tab", name="Buffers").click()
+    row = panel.locator('tr[aria-selected="true"]').filter(visible=True)
+    expect(row).to_contain_text("neg")
+    row.press("ArrowUp")
+    panel.get_by_role("tab", name="Graph").click()
+    expect(graph.locator(".ms-box.ms-chosen")).to_contain_text("dot_general")

@@ -2,6 +2,10 @@
 
 const [LEAST, MOST] = [0.004, 6]; // scale
 
+/** Where a view of some length starts that shows as little as can be of what lies beside the drawing. */
+const within = (start, length, from, size) =>
+  size <= length ? from + (size - length) / 2 : Math.min(Math.max(start, from), from + size - length);
+
 /** Pan and zoom of an SVG by its viewBox: scale is screen pixels to one of the drawing's. */
 class Camera {
   constructor(canvas) {
@@ -40,10 +44,11 @@ class Camera {
     this.centre(this.whole.x + this.whole.width / 2, this.whole.y + this.whole.height / 2);
   }
 
+  /** Puts a point in the middle, or as near to it as the drawing's edge allows. */
   centre(x, y) {
-    const [width, height] = this.view;
-    this.x = x - width / this.scale / 2;
-    this.y = y - height / this.scale / 2;
+    const [width, height] = this.view.map((pixels) => pixels / this.scale);
+    this.x = within(x - width / 2, width, this.whole.x, this.whole.width);
+    this.y = within(y - height / 2, height, this.whole.y, this.whole.height);
     this.draw();
   }
 
