@@ -441,20 +441,20 @@ def test_the_drawing_is_well_formed(one: Profile, engines: list[str] | None) -> 
         shown = computation_view(computation)
         svg = svg_of(one.graph, shown, engines)
         bones = skeleton(shown)
-        assert [e.get("data-node") for e in with_class(svg, "ms-box")] == [b.node.name for b in bones.boxes]
-        assert len(with_class(svg, "ms-wire")) == len(bones.wires)
-        assert len(with_class(svg, "ms-chip")) == sum(len(b.inputs) for b in bones.boxes)
+        assert [e.get("data-node") for e in with_class(svg, "mg-box")] == [b.node.name for b in bones.boxes]
+        assert len(with_class(svg, "mg-wire")) == len(bones.wires)
+        assert len(with_class(svg, "mg-chip")) == sum(len(b.inputs) for b in bones.boxes)
         assert "nan" not in ET.tostring(svg, "unicode")
 
 
 def test_names_with_special_characters_are_escaped(profiles: dict[str, Profile]) -> None:
     graph = profiles["named"].graph
-    (buffer,) = {e.get("data-buffer") for e in with_class(svg_of(graph), "ms-chip")} - {""}
+    (buffer,) = {e.get("data-buffer") for e in with_class(svg_of(graph), "mg-chip")} - {""}
     assert buffer == next(b.name for b in profiles["named"].buffers if b.kind == "argument")
     assert "<b>" in buffer
     nasty = "</svg><script>&\"'"
     graph = made("", **{nasty: {"op": nasty, "source": nasty, "buffers": (nasty,), "bytes": 4}})
-    (box,) = with_class(svg_of(graph), "ms-box")
+    (box,) = with_class(svg_of(graph), "mg-box")
     assert box.get("data-node") == box.get("data-buffer") == nasty
     assert nasty in "".join(box.itertext())
 
@@ -462,9 +462,9 @@ def test_names_with_special_characters_are_escaped(profiles: dict[str, Profile])
 def test_more_bytes_are_darker_and_larger() -> None:
     graph = made("a-b b-c c-d", b={"bytes": 1 << 10}, c={"bytes": 1 << 18}, d={"bytes": 1 << 30})
     svg = svg_of(graph)
-    levels = [next(m for m in e.get("class", "").split() if m.startswith("ms-b") and m[4:].isdigit())
-              for e in with_class(svg, "ms-box")]  # fmt: skip
-    assert levels == ["ms-b0", "ms-b1", "ms-b1", "ms-b6"]
+    levels = [next(m for m in e.get("class", "").split() if m.startswith("mg-b") and m[4:].isdigit())
+              for e in with_class(svg, "mg-box")]  # fmt: skip
+    assert levels == ["mg-b0", "mg-b1", "mg-b1", "mg-b6"]
     scale = boxes.scale_of(graph.largest)
     heights = [boxes.body_size(n, scale)[1] for n in graph.nodes]
     assert heights[1] < heights[3]
@@ -500,7 +500,7 @@ def test_the_caption_says_what_is_left_out(training: Profile, profiles: dict[str
 def test_a_static_page_holds_the_peaks_neighbourhood(training: Profile, one: Profile) -> None:
     page = training.to_html()
     assert "around the peak" in page
-    assert 5 < page.count("ms-box ms-b") <= 24
+    assert 5 < page.count("mg-box mg-b") <= 24
     assert len(page) < 200_000
     assert one.to_html()
 
@@ -540,7 +540,7 @@ def test_a_widget_has_a_still_picture_for_where_there_are_none(profiles: dict[st
     assert data["text/plain"].startswith("HLO graph of nearest: peak ")
     (encoded,) = re.findall('src="data:image/svg[+]xml;base64,([^"]*)"', data["text/html"])
     svg = ET.fromstring(base64.b64decode(encoded))
-    assert with_class(svg, "ms-summit")
+    assert with_class(svg, "mg-summit")
     assert all("var(--jp" not in (style.text or "") for style in svg if style.tag.endswith("style"))
 
 

@@ -22,53 +22,53 @@ _ARROW = 7.0
 
 # One hue from light to dark, or from dark to light on a dark ground, so that more bytes always stand out more; the
 # peak in Okabe and Ito's vermilion and orange, as everywhere in memscope.
-_LIGHT = """--ms-mark: #d55e00; --ms-1: #eef5fb; --ms-2: #d6e6f4; --ms-3: #abd0e6; --ms-4: #6aaed6; --ms-5: #2a75b3;
-  --ms-6: #084488; --ms-t1: #111; --ms-t2: #111; --ms-t3: #111; --ms-t4: #111; --ms-t5: #fff; --ms-t6: #fff;"""
-_DARK = """--ms-mark: #e69f00; --ms-1: #12283c; --ms-2: #153c5e; --ms-3: #1a5584; --ms-4: #4a9bd4; --ms-5: #8fc6ea;
-  --ms-6: #d9eefc; --ms-t1: #fff; --ms-t2: #fff; --ms-t3: #fff; --ms-t4: #111; --ms-t5: #111; --ms-t6: #111;"""
+_LIGHT = """--mg-mark: #d55e00; --mg-1: #eef5fb; --mg-2: #d6e6f4; --mg-3: #abd0e6; --mg-4: #6aaed6; --mg-5: #2a75b3;
+  --mg-6: #084488; --mg-t1: #111; --mg-t2: #111; --mg-t3: #111; --mg-t4: #111; --mg-t5: #fff; --mg-t6: #fff;"""
+_DARK = """--mg-mark: #e69f00; --mg-1: #12283c; --mg-2: #153c5e; --mg-3: #1a5584; --mg-4: #4a9bd4; --mg-5: #8fc6ea;
+  --mg-6: #d9eefc; --mg-t1: #fff; --mg-t2: #fff; --mg-t3: #fff; --mg-t4: #111; --mg-t5: #111; --mg-t6: #111;"""
 _RULES = """
-.ms-graph { --ms-wire: color-mix(in srgb, var(--ms-ink) 38%, transparent); --ms-0: transparent; }
-.ms-graph .ms-box text, .ms-graph .ms-chip text { fill: var(--ms-ink);
+.mg-graph { --mg-wire: color-mix(in srgb, var(--mg-ink) 38%, transparent); --mg-0: transparent; }
+.mg-graph .mg-box text, .mg-graph .mg-chip text { fill: var(--mg-ink);
   font: 11px ui-monospace, "DejaVu Sans Mono", monospace; }
-.ms-graph .ms-box rect, .ms-graph .ms-chip rect { stroke: var(--ms-wire); stroke-width: 1; fill: var(--ms-paper); }
-.ms-graph .ms-box .ms-op { font-weight: 600; }
-.ms-graph .ms-box.ms-on-path > rect, .ms-graph .ms-chip.ms-on-path rect { stroke: var(--ms-mark); stroke-width: 3; }
-.ms-graph .ms-box.ms-summit > rect { stroke-width: 6; }
-.ms-graph .ms-free > rect { stroke-dasharray: 3 3; }
-.ms-graph .ms-wire path { fill: none; stroke: var(--ms-wire); stroke-width: 1.2; }
-.ms-graph .ms-wire polygon { fill: var(--ms-wire); }
-.ms-graph .ms-wire.ms-on-path path { stroke: var(--ms-mark); stroke-width: 3; }
-.ms-graph .ms-wire.ms-on-path polygon { fill: var(--ms-mark); }
-.ms-graph .ms-wire.ms-control path { stroke-dasharray: 5 4; }
-.ms-graph .ms-live { fill: var(--ms-mark); stroke: var(--ms-paper); stroke-width: 1.5; }
-.ms-graph .ms-more rect { fill: var(--ms-paper); stroke: var(--ms-wire); }
-.ms-graph .ms-more text { font-size: 10px; }
-.ms-graph .ms-legend { display: flex; flex-wrap: wrap; gap: .25em 1.1em; font: 12px/1.5 system-ui, sans-serif;
-  color: var(--ms-ink); margin: .4em 0; }
-.ms-graph .ms-legend i { display: inline-block; width: 1.1em; height: .85em; margin-right: .4em; border-radius: 2px;
-  border: 1px solid var(--ms-wire); vertical-align: -.08em; box-sizing: border-box; }
-.ms-graph .ms-legend i.ms-dot { border: 0; background: var(--ms-mark); width: .7em; height: .7em; border-radius: 50%; }
-.ms-graph .ms-legend i.ms-path { border: 2px solid var(--ms-mark); }
-.ms-graph .ms-legend i.ms-none { border-style: dashed; }
+.mg-graph .mg-box rect, .mg-graph .mg-chip rect { stroke: var(--mg-wire); stroke-width: 1; fill: var(--mg-paper); }
+.mg-graph .mg-box .mg-op { font-weight: 600; }
+.mg-graph .mg-box.mg-on-path > rect, .mg-graph .mg-chip.mg-on-path rect { stroke: var(--mg-mark); stroke-width: 3; }
+.mg-graph .mg-box.mg-summit > rect { stroke-width: 6; }
+.mg-graph .mg-free > rect { stroke-dasharray: 3 3; }
+.mg-graph .mg-wire path { fill: none; stroke: var(--mg-wire); stroke-width: 1.2; }
+.mg-graph .mg-wire polygon { fill: var(--mg-wire); }
+.mg-graph .mg-wire.mg-on-path path { stroke: var(--mg-mark); stroke-width: 3; }
+.mg-graph .mg-wire.mg-on-path polygon { fill: var(--mg-mark); }
+.mg-graph .mg-wire.mg-control path { stroke-dasharray: 5 4; }
+.mg-graph .mg-live { fill: var(--mg-mark); stroke: var(--mg-paper); stroke-width: 1.5; }
+.mg-graph .mg-more rect { fill: var(--mg-paper); stroke: var(--mg-wire); }
+.mg-graph .mg-more text { font-size: 10px; }
+.mg-graph .mg-legend { display: flex; flex-wrap: wrap; gap: .25em 1.1em; font: 12px/1.5 system-ui, sans-serif;
+  color: var(--mg-ink); margin: .4em 0; }
+.mg-graph .mg-legend i { display: inline-block; width: 1.1em; height: .85em; margin-right: .4em; border-radius: 2px;
+  border: 1px solid var(--mg-wire); vertical-align: -.08em; box-sizing: border-box; }
+.mg-graph .mg-legend i.mg-dot { border: 0; background: var(--mg-mark); width: .7em; height: .7em; border-radius: 50%; }
+.mg-graph .mg-legend i.mg-path { border: 2px solid var(--mg-mark); }
+.mg-graph .mg-legend i.mg-none { border-style: dashed; }
 """ + "".join(
-    f".ms-graph .ms-box.ms-b{k} > rect, .ms-graph .ms-chip.ms-b{k} rect, .ms-graph i.ms-b{k} "
-    f"{{ fill: var(--ms-{k}); background: var(--ms-{k}); }}\n"
-    f".ms-graph .ms-box.ms-b{k} > text, .ms-graph .ms-chip.ms-b{k} text {{ fill: var(--ms-t{k}, var(--ms-ink)); }}\n"
+    f".mg-graph .mg-box.mg-b{k} > rect, .mg-graph .mg-chip.mg-b{k} rect, .mg-graph i.mg-b{k} "
+    f"{{ fill: var(--mg-{k}); background: var(--mg-{k}); }}\n"
+    f".mg-graph .mg-box.mg-b{k} > text, .mg-graph .mg-chip.mg-b{k} text {{ fill: var(--mg-t{k}, var(--mg-ink)); }}\n"
     for k in range(boxes.LEVELS + 1)
 )
 GRAPH_STYLE = f"""
-.ms-graph {{ --ms-ink: var(--jp-ui-font-color1, currentColor); --ms-paper: var(--jp-layout-color0, Canvas); {_LIGHT} }}
-@media (prefers-color-scheme: dark) {{ .ms-graph {{ {_DARK} }} }}
-[data-jp-theme-light="true"] .ms-graph {{ {_LIGHT} }}
-[data-jp-theme-light="false"] .ms-graph {{ {_DARK} }}
+.mg-graph {{ --mg-ink: var(--jp-ui-font-color1, currentColor); --mg-paper: var(--jp-layout-color0, Canvas); {_LIGHT} }}
+@media (prefers-color-scheme: dark) {{ .mg-graph {{ {_DARK} }} }}
+[data-jp-theme-light="true"] .mg-graph {{ {_LIGHT} }}
+[data-jp-theme-light="false"] .mg-graph {{ {_DARK} }}
 {_RULES}"""
 # A picture on its own knows nothing of the page it stands in: it brings its ground along.
-_IMAGE_STYLE = f".ms-graph {{ --ms-ink: #222; --ms-paper: #fff; background: #fff; {_LIGHT} }}{_RULES}"
+_IMAGE_STYLE = f".mg-graph {{ --mg-ink: #222; --mg-paper: #fff; background: #fff; {_LIGHT} }}{_RULES}"
 
 
 def graph_image(picture: Picture, label: str) -> str:
     """The picture as an image."""
-    drawing = graph_svg(picture, label).replace("<svg ", '<svg class="ms-graph" ', 1)
+    drawing = graph_svg(picture, label).replace("<svg ", '<svg class="mg-graph" ', 1)
     return as_image(drawing, _IMAGE_STYLE, label, "max-width:100%")
 
 
@@ -88,7 +88,7 @@ def graph_svg(picture: Picture, label: str) -> str:
     return (
         f'<svg viewBox="{-_MARGIN:.0f} {-_MARGIN:.0f} {width:.0f} {height:.0f}" width="{width:.0f}" '
         f'height="{height:.0f}" role="img" aria-label="{escape(label)}">'
-        f'<g class="ms-wires">{wires}</g><g class="ms-boxes">{drawn}</g></svg>'
+        f'<g class="mg-wires">{wires}</g><g class="mg-boxes">{drawn}</g></svg>'
     )
 
 
@@ -97,10 +97,10 @@ def legend(picture: Picture) -> str:
     thresholds = picture.scale.thresholds
     shades = [f"{format_bytes(t)} or more" for t in thresholds]
     shades[-1] = f"less than {format_bytes(thresholds[-2])}" if len(thresholds) > 1 else shades[-1]
-    marks = [(f"ms-b{boxes.LEVELS - k}", text) for k, text in enumerate(shades)]
-    marks += [("ms-none", "no buffer"), ("ms-path", "peak path"), ("ms-dot", "in use at the peak")]
+    marks = [(f"mg-b{boxes.LEVELS - k}", text) for k, text in enumerate(shades)]
+    marks += [("mg-none", "no buffer"), ("mg-path", "peak path"), ("mg-dot", "in use at the peak")]
     items = "".join(f'<span><i class="{mark}"></i>{escape(text)}</span>' for mark, text in marks)
-    return f'<div class="ms-legend">{items}</div>'
+    return f'<div class="mg-legend">{items}</div>'
 
 
 def caption(picture: Picture, long_edges: str) -> str:
@@ -143,7 +143,7 @@ def _box(picture: Picture, k: int, box: Box, size: Size, centre: Point) -> str:
     body = boxes.body_size(box.node, picture.scale)[1]
     return (
         f'<g transform="translate({x:.1f} {y:.1f})">{"".join(_chips(picture, k, box, width))}'
-        f'<g {_attributes(picture, box.node, k, "ms-box")} transform="translate(0 {height - body:.1f})">'
+        f'<g {_attributes(picture, box.node, k, "mg-box")} transform="translate(0 {height - body:.1f})">'
         f"<title>{escape(node_title(box.node))}</title>"
         f'<rect width="{width:.1f}" height="{body:.1f}" rx="3"/>{"".join(_lines(picture, box.node, width))}'
         f"{_live_mark(box.node, width)}{_more(box, width, body)}</g></g>"
@@ -152,8 +152,8 @@ def _box(picture: Picture, k: int, box: Box, size: Size, centre: Point) -> str:
 
 def _attributes(picture: Picture, node: Node, k: int, kind: str) -> str:
     on_path = node.on_peak_path and picture.skeleton.boxes[k].node.on_peak_path
-    marks = [kind, f"ms-b{picture.scale.level(node.bytes)}"]
-    marks += ["ms-on-path"] * on_path + ["ms-free"] * (not node.bytes) + ["ms-summit"] * (node.name == picture.peak)
+    marks = [kind, f"mg-b{picture.scale.level(node.bytes)}"]
+    marks += ["mg-on-path"] * on_path + ["mg-free"] * (not node.bytes) + ["mg-summit"] * (node.name == picture.peak)
     return f'class="{" ".join(marks)}" data-box="{k}" data-node="{escape(node.name)}" data-buffer="{_buffer(node)}"'
 
 
@@ -164,7 +164,7 @@ def _buffer(node: Node) -> str:
 def _lines(picture: Picture, node: Node, width: float) -> Iterator[str]:
     size = boxes.font(picture.scale.level(node.bytes))
     for row, line in enumerate(boxes.lines(node)):
-        kind = ' class="ms-op"' if row == 0 else ""
+        kind = ' class="mg-op"' if row == 0 else ""
         y = 3 + boxes.line_height(size) * (row + 0.78)
         yield (
             f'<text{kind} x="{width / 2:.1f}" y="{y:.1f}" text-anchor="middle" style="font-size:{size:.0f}px">'
@@ -178,7 +178,7 @@ def _chips(picture: Picture, k: int, box: Box, width: float) -> Iterator[str]:
         column, row = divmod(number, rows)
         wide = width / columns
         yield (
-            f'<g {_attributes(picture, node, k, "ms-chip")} transform="translate({column * wide:.1f} '
+            f'<g {_attributes(picture, node, k, "mg-chip")} transform="translate({column * wide:.1f} '
             f'{row * boxes.CHIP:.1f})"><title>{escape(node_title(node))}</title>'
             f'<rect width="{wide:.1f}" height="{boxes.CHIP:.0f}" rx="2"/>'
             f'<text x="{wide / 2:.1f}" y="12" text-anchor="middle">{escape(boxes.input_line(node))}</text></g>'
@@ -186,7 +186,7 @@ def _chips(picture: Picture, k: int, box: Box, width: float) -> Iterator[str]:
 
 
 def _live_mark(node: Node, width: float) -> str:
-    return f'<circle class="ms-live" cx="{width:.1f}" cy="0" r="5"/>' if node.live_at_peak else ""
+    return f'<circle class="mg-live" cx="{width:.1f}" cy="0" r="5"/>' if node.live_at_peak else ""
 
 
 def _more(box: Box, width: float, body: float) -> str:
@@ -195,7 +195,7 @@ def _more(box: Box, width: float, body: float) -> str:
     text = f"+{box.hidden}"
     wide = 8 + 6.2 * len(text)
     return (
-        f'<g class="ms-more" transform="translate({width - wide / 2:.1f} {body - 7:.1f})">'
+        f'<g class="mg-more" transform="translate({width - wide / 2:.1f} {body - 7:.1f})">'
         f"<title>{box.hidden} neighbours are not shown</title>"
         f'<rect width="{wide:.1f}" height="14" rx="7"/>'
         f'<text x="{wide / 2:.1f}" y="10.5" text-anchor="middle">{text}</text></g>'
@@ -205,7 +205,7 @@ def _more(box: Box, width: float, body: float) -> str:
 def _wire(wire: Wire, curve: tuple[Point, ...]) -> str:
     (x0, y0), *rest = curve
     path = f"M{x0:.1f} {y0:.1f}C" + " ".join(f"{x:.1f} {y:.1f}" for x, y in rest)
-    marks = "ms-wire" + " ms-on-path" * wire.edge.on_peak_path + " ms-control" * (wire.edge.kind == "control")
+    marks = "mg-wire" + " mg-on-path" * wire.edge.on_peak_path + " mg-control" * (wire.edge.kind == "control")
     return (
         f'<g class="{marks}" data-tail="{wire.tail}" data-head="{wire.head}"><path d="{path}"/>'
         f'<polygon points="{_arrow(curve)}"/></g>'

@@ -48,7 +48,7 @@ _STYLE = """
 .memscope svg { display: block; width: 100%; height: auto; }
 .memscope svg text { fill: var(--ms-text); font: 12px system-ui, sans-serif; }
 .memscope .ms-key { display: inline-block; width: .75em; height: .75em; border-radius: 2px; margin: 0 .35em 0 .9em; }
-.memscope .ms-still svg { width: auto; max-width: 100%; max-height: 46rem; margin: 0 auto; }
+.memscope .mg-still svg { width: auto; max-width: 100%; max-height: 46rem; margin: 0 auto; }
 .memscope ol { margin: 0; padding-left: 1.6em; }
 .memscope li { padding: .1em 0; }
 """
@@ -245,6 +245,6 @@ def _graph(profile: Profile, as_image: bool = False) -> str:
     if as_image:
         return f"<h3>What computes what, around the peak</h3>{graph_image(drawn, label)}{said}"
     return (
-        "<h3>What computes what, around the peak</h3><div class=ms-graph>"
-        f"<div class=ms-still>{graph_svg(drawn, label)}</div>{legend(drawn)}{said}</div>"
+        "<h3>What computes what, around the peak</h3><div class=mg-graph>"
+        f"<div class=mg-still>{graph_svg(drawn, label)}</div>{legend(drawn)}{said}</div>"
     )

@@ -58,7 +58,7 @@ def notebook(lab: Lab, page: Page) -> Iterator[None]:
     desk = Desk(lab, page)
     desk.open("graph.ipynb")
     desk.start_all()
-    expect(page.locator(".ms-widget svg[role=img]")).to_have_count(3)
+    expect(page.locator(".mg-widget svg[role=img]")).to_have_count(3)
     yield
     desk.stop_watching()
     assert desk.complaints == []
@@ -67,11 +67,11 @@ def notebook(lab: Lab, page: Page) -> Iterator[None]:
 @pytest.fixture
 def graph(notebook: None, desk: Desk, page: Page) -> Locator:
     """The first widget, on the peak's neighbourhood and with nothing selected."""
-    widget = page.locator(".ms-widget").first
+    widget = page.locator(".mg-widget").first
     desk.evaluate("setattr(widget, 'selected', '')")
     widget.locator("input").fill("")
     widget.get_by_role("button", name="Peak").click()
-    expect(widget.locator(".ms-caption")).to_have_text(page.locator(".ms-widget .ms-caption").last.inner_text())
+    expect(widget.locator(".mg-caption")).to_have_text(page.locator(".mg-widget .mg-caption").last.inner_text())
     return widget
 
 
@@ -84,7 +84,7 @@ def wait_for_python(desk: Desk, code: str, value: str) -> None:
 
 
 def scale(widget: Locator) -> float:
-    return float(widget.locator(".ms-canvas").get_attribute("data-scale") or "nan")
+    return float(widget.locator(".mg-canvas").get_attribute("data-scale") or "nan")
 
 
 def view_box(widget: Locator) -> list[float]:
@@ -92,7 +92,7 @@ def view_box(widget: Locator) -> list[float]:
 
 
 def in_view(node: Locator, widget: Locator) -> bool:
-    inner, outer = node.bounding_box(), widget.locator(".ms-canvas").bounding_box()
+    inner, outer = node.bounding_box(), widget.locator(".mg-canvas").bounding_box()
     assert inner is not None
     assert outer is not None
     return (
@@ -103,30 +103,30 @@ def in_view(node: Locator, widget: Locator) -> bool:
 
 def some_box(widget: Locator) -> Locator:
     """The box of an instruction that has a buffer, and is not the peak's."""
-    summit = widget.locator(".ms-box.ms-summit").get_attribute("data-buffer")
-    found = widget.locator(f'.ms-box.ms-on-path:not([data-buffer=""]):not([data-buffer="{summit}"])').first
+    summit = widget.locator(".mg-box.mg-summit").get_attribute("data-buffer")
+    found = widget.locator(f'.mg-box.mg-on-path:not([data-buffer=""]):not([data-buffer="{summit}"])').first
     found.scroll_into_view_if_needed()
     return found
 
 
 def test_it_opens_on_the_peak(graph: Locator, desk: Desk) -> None:
-    summit = graph.locator(".ms-box.ms-summit")
+    summit = graph.locator(".mg-box.mg-summit")
     expect(summit).to_have_attribute("data-buffer", desk.evaluate("peak"))
     assert in_view(summit, graph)
-    expect(graph.locator(".ms-legend")).to_contain_text("in use at the peak")
-    expect(graph.locator(".ms-caption")).to_contain_text("instructions")
+    expect(graph.locator(".mg-legend")).to_contain_text("in use at the peak")
+    expect(graph.locator(".mg-caption")).to_contain_text("instructions")
 
 
 def test_a_click_selects_in_python(graph: Locator, desk: Desk) -> None:
     box = some_box(graph)
     box.click()
-    expect(box).to_have_class(re.compile("ms-chosen"))
+    expect(box).to_have_class(re.compile("mg-chosen"))
     buffer = box.get_attribute("data-buffer")
     assert buffer
     wait_for_python(desk, "widget.selected", buffer)
-    expect(graph.locator(".ms-status")).to_contain_text(buffer)
-    expect(graph.locator(".ms-wire.ms-lit").first).to_be_attached()
-    graph.locator(".ms-canvas").press("Escape")
+    expect(graph.locator(".mg-status")).to_contain_text(buffer)
+    expect(graph.locator(".mg-wire.mg-lit").first).to_be_attached()
+    graph.locator(".mg-canvas").press("Escape")
     wait_for_python(desk, "widget.selected", "")
 
 
@@ -135,9 +135,9 @@ def test_a_selection_from_python_is_marked_and_moved_into_view(graph: Locator, d
     svg.evaluate("svg => { svg.dataset.before = 'yes'; }")
     for _ in range(6):
         graph.get_by_role("button", name="+", exact=True).click()
-    last = graph.locator('.ms-box.ms-on-path:not([data-buffer=""])').last
+    last = graph.locator('.mg-box.mg-on-path:not([data-buffer=""])').last
     desk.evaluate(f"setattr(widget, 'selected', {last.get_attribute('data-buffer')!r})")
-    chosen = graph.locator(".ms-box.ms-chosen")
+    chosen = graph.locator(".mg-box.mg-chosen")
     expect(chosen).to_have_attribute("data-buffer", last.get_attribute("data-buffer") or "")
     assert in_view(chosen, graph)
     assert scale(graph) > 1
@@ -145,7 +145,7 @@ def test_a_selection_from_python_is_marked_and_moved_into_view(graph: Locator, d
 
 
 def test_a_highlight_takes_a_few_milliseconds(graph: Locator) -> None:
-    milliseconds = graph.locator(".ms-canvas").evaluate(
+    milliseconds = graph.locator(".mg-canvas").evaluate(
         """canvas => {
             const times = [];
             for (let k = 0; k < 15; k++) {
@@ -165,74 +165,74 @@ def test_a_buffer_that_is_not_drawn_can_be_shown(graph: Locator, desk: Desk) -> 
         "next(n.buffer for n in p.graph.entry.nodes if n.opcode == 'dot' and n.name not in widget._shown.nodes)"
     )
     desk.evaluate(f"setattr(widget, 'selected', {hidden!r})")
-    expect(graph.locator(".ms-status")).to_contain_text(f"{hidden} is not in this picture")
+    expect(graph.locator(".mg-status")).to_contain_text(f"{hidden} is not in this picture")
     graph.get_by_role("button", name="Show it").click()
-    expect(graph.locator(".ms-box.ms-chosen")).to_have_attribute("data-buffer", hidden)
+    expect(graph.locator(".mg-box.mg-chosen")).to_have_attribute("data-buffer", hidden)
     assert desk.evaluate("widget.selected") == hidden
 
 
 def test_search_finds_what_is_drawn_and_what_is_not(graph: Locator, desk: Desk) -> None:
     box = graph.get_by_role("searchbox")
     box.fill("dot_general")
-    expect(graph.locator(".ms-found")).to_have_text(re.compile(r"\d+ found, \d+ drawn"))
-    assert graph.locator(".ms-box.ms-hit").count() > 0
+    expect(graph.locator(".mg-found")).to_have_text(re.compile(r"\d+ found, \d+ drawn"))
+    assert graph.locator(".mg-box.mg-hit").count() > 0
     box.press("Enter")
-    expect(graph.locator(".ms-found")).to_have_text(re.compile(r"1 of \d+"))
-    assert in_view(graph.locator(".ms-box.ms-chosen"), graph)
+    expect(graph.locator(".mg-found")).to_have_text(re.compile(r"1 of \d+"))
+    assert in_view(graph.locator(".mg-box.mg-chosen"), graph)
     box.fill("while")
-    expect(graph.locator(".ms-found")).to_have_text(re.compile("[1-9] found"))
+    expect(graph.locator(".mg-found")).to_have_text(re.compile("[1-9] found"))
     box.press("Enter")
-    expect(graph.locator(".ms-box.ms-chosen")).to_contain_text("while")
+    expect(graph.locator(".mg-box.mg-chosen")).to_contain_text("while")
     box.fill("no such thing")
-    expect(graph.locator(".ms-found")).to_have_text("0 found, 0 drawn")
+    expect(graph.locator(".mg-found")).to_have_text("0 found, 0 drawn")
     box.press("Escape")
     expect(box).to_have_value("")
 
 
 def test_expanding_draws_the_hidden_neighbours(graph: Locator) -> None:
-    shown = graph.locator(".ms-box")
+    shown = graph.locator(".mg-box")
     before = shown.count()
-    edge = graph.locator(".ms-box:has(.ms-more)").first
+    edge = graph.locator(".mg-box:has(.mg-more)").first
     name = edge.get_attribute("data-node")
-    edge.locator(".ms-more").dispatch_event("pointerdown", {"button": 0})
-    edge.locator(".ms-more").dispatch_event("pointerup", {"button": 0, "bubbles": True})
-    expect(graph.locator(f'.ms-box[data-node="{name}"] .ms-more')).to_have_count(0)
+    edge.locator(".mg-more").dispatch_event("pointerdown", {"button": 0})
+    edge.locator(".mg-more").dispatch_event("pointerup", {"button": 0, "bubbles": True})
+    expect(graph.locator(f'.mg-box[data-node="{name}"] .mg-more')).to_have_count(0)
     assert shown.count() > before
     graph.get_by_role("button", name=re.compile(r"Show \d+ more")).click()
-    expect(graph.locator(".ms-caption")).to_contain_text(re.compile(r"Shown: all \d+ instructions"))
-    expect(graph.locator(".ms-more")).to_have_count(0)
+    expect(graph.locator(".mg-caption")).to_contain_text(re.compile(r"Shown: all \d+ instructions"))
+    expect(graph.locator(".mg-more")).to_have_count(0)
 
 
 def test_loops_and_fusions_open(graph: Locator) -> None:
     search = graph.get_by_role("searchbox")
     search.fill("while")
     search.press("Enter")
-    expect(graph.locator(".ms-box.ms-chosen")).to_contain_text("while")
+    expect(graph.locator(".mg-box.mg-chosen")).to_contain_text("while")
     graph.get_by_role("button", name="Open body").click()
-    expect(graph.locator(".ms-trail")).to_contain_text("body of while")
-    expect(graph.locator(".ms-box", has_text="sort")).to_have_count(1)
-    fusion = graph.locator(".ms-box", has_text="tanh (fusion)")
+    expect(graph.locator(".mg-trail")).to_contain_text("body of while")
+    expect(graph.locator(".mg-box", has_text="sort")).to_have_count(1)
+    fusion = graph.locator(".mg-box", has_text="tanh (fusion)")
     fusion.dblclick()
-    expect(graph.locator(".ms-trail")).to_contain_text("fusion of")
-    expect(graph.locator(".ms-caption")).to_contain_text("Inside the fusion")
-    expect(graph.locator(".ms-box.ms-free", has_text="tanh")).to_have_count(1)
+    expect(graph.locator(".mg-trail")).to_contain_text("fusion of")
+    expect(graph.locator(".mg-caption")).to_contain_text("Inside the fusion")
+    expect(graph.locator(".mg-box.mg-free", has_text="tanh")).to_have_count(1)
     graph.get_by_role("button", name="program").click()
-    expect(graph.locator(".ms-trail")).to_be_hidden()
+    expect(graph.locator(".mg-trail")).to_be_hidden()
 
 
 def test_long_edges_are_drawn_on_selection_only(graph: Locator, desk: Desk) -> None:
     graph.get_by_role("button", name=re.compile(r"Show \d+ more")).click()
-    expect(graph.locator(".ms-caption")).to_contain_text("drawn when one of their ends is selected")
-    expect(graph.locator(".ms-long path")).to_have_count(0)
+    expect(graph.locator(".mg-caption")).to_contain_text("drawn when one of their ends is selected")
+    expect(graph.locator(".mg-long path")).to_have_count(0)
     head = desk.evaluate("widget._latest['long'][0][1]")
-    end = graph.locator(f'.ms-box[data-box="{head}"]')
+    end = graph.locator(f'.mg-box[data-box="{head}"]')
     end.dispatch_event("pointerdown", {"button": 0})
     end.dispatch_event("pointerup", {"button": 0, "bubbles": True})
-    expect(graph.locator(".ms-long path")).not_to_have_count(0)
+    expect(graph.locator(".mg-long path")).not_to_have_count(0)
 
 
 def test_zoom_by_buttons_keys_and_wheel(graph: Locator, page: Page) -> None:
-    canvas = graph.locator(".ms-canvas")
+    canvas = graph.locator(".mg-canvas")
     before = scale(graph)
     graph.get_by_role("button", name="+", exact=True).click()
     assert scale(graph) == pytest.approx(before * 1.3, rel=0.01)
@@ -253,7 +253,7 @@ def test_zoom_by_buttons_keys_and_wheel(graph: Locator, page: Page) -> None:
 
 
 def test_dragging_and_arrows_move_the_picture_and_select_nothing(graph: Locator, desk: Desk, page: Page) -> None:
-    canvas = graph.locator(".ms-canvas")
+    canvas = graph.locator(".mg-canvas")
     canvas.scroll_into_view_if_needed()
     frame = canvas.bounding_box()
     assert frame is not None
@@ -274,26 +274,26 @@ def test_dragging_and_arrows_move_the_picture_and_select_nothing(graph: Locator,
 def test_keys_typed_in_the_graph_are_no_commands_of_the_notebook(graph: Locator, page: Page) -> None:
     cells = page.locator(".jp-Cell").count()
     for key in "abdxnm":
-        graph.locator(".ms-canvas").press(key)
+        graph.locator(".mg-canvas").press(key)
     assert page.locator(".jp-Cell").count() == cells
 
 
 def test_a_selection_made_before_the_page_was_up_is_marked(graph: Locator, desk: Desk, page: Page) -> None:
-    early = page.locator(".ms-widget").nth(1)
-    expect(early.locator(".ms-box.ms-chosen")).to_have_attribute("data-buffer", desk.evaluate("peak"))
+    early = page.locator(".mg-widget").nth(1)
+    expect(early.locator(".mg-box.mg-chosen")).to_have_attribute("data-buffer", desk.evaluate("peak"))
 
 
 def test_a_graphviz_that_crashes_leaves_a_picture(graph: Locator, page: Page) -> None:
-    without = page.locator(".ms-widget").nth(2)
-    assert without.locator(".ms-box").count() == graph.locator(".ms-box").count()
-    assert without.locator(".ms-wire").count() == graph.locator(".ms-wire").count()
+    without = page.locator(".mg-widget").nth(2)
+    assert without.locator(".mg-box").count() == graph.locator(".mg-box").count()
+    assert without.locator(".mg-wire").count() == graph.locator(".mg-wire").count()
 
 
 def test_a_tip_tells_all_of_a_node(graph: Locator) -> None:
-    summit = graph.locator(".ms-box.ms-summit")
+    summit = graph.locator(".mg-box.mg-summit")
     summit.hover()
-    expect(graph.locator(".ms-tip")).to_contain_text("in use at the peak")
-    expect(graph.locator(".ms-tip")).to_contain_text(summit.get_attribute("data-node") or "-")
+    expect(graph.locator(".mg-tip")).to_contain_text("in use at the peak")
+    expect(graph.locator(".mg-tip")).to_contain_text(summit.get_attribute("data-node") or "-")
 
 
 def test_a_node_leads_to_its_row_and_line_in_the_panel(lab: Lab, desk: Desk) -> None:
@@ -303,9 +303,9 @@ def test_a_node_leads_to_its_row_and_line_in_the_panel(lab: Lab, desk: Desk) -> 
     panel = desk.panel()
     expect(panel.locator("[data-drawn]")).to_be_visible()
     panel.get_by_role("tab", name="Graph").click()
-    graph = panel.locator(".ms-widget")
-    box = graph.locator(".ms-box", has_text="neg")
-    expect(graph.locator(".ms-box.ms-summit")).to_be_visible()
+    graph = panel.locator(".mg-widget")
+    box = graph.locator(".mg-box", has_text="neg")
+    expect(graph.locator(".mg-box.mg-summit")).to_be_visible()
     box.click()
     expect(panel.locator(".ms-line[aria-current]")).to_contain_text("jax.lax.top_k(-distances, 5)")
     panel.get_by_role("tab", name="Buffers").click()
@@ -313,4 +313,4 @@ def test_a_node_leads_to_its_row_and_line_in_the_panel(lab: Lab, desk: Desk) -> 
     expect(row).to_contain_text("neg")
     row.press("ArrowUp")
     panel.get_by_role("tab", name="Graph").click()
-    expect(graph.locator(".ms-box.ms-chosen")).to_contain_text("dot_general")
+    expect(graph.locator(".mg-box.mg-chosen")).to_contain_text("dot_general")

@@ -10,7 +10,7 @@ class Scene {
     canvas.insertAdjacentHTML("afterbegin", picture.svg);
     this.svg = canvas.querySelector("svg");
     this.nodes = [...this.svg.querySelectorAll("[data-node]")];
-    this.boxes = this.nodes.filter((node) => node.classList.contains("ms-box"));
+    this.boxes = this.nodes.filter((node) => node.classList.contains("mg-box"));
     this.byNode = new Map();
     for (const node of this.nodes) append(this.byNode, node.dataset.node, [node]);
     this.byBuffer = new Map();
@@ -25,7 +25,7 @@ class Scene {
 
   /** The element that stands for a node: its own box where it has one. */
   main(elements) {
-    return elements?.find((e) => e.classList.contains("ms-box")) ?? elements?.[0];
+    return elements?.find((e) => e.classList.contains("mg-box")) ?? elements?.[0];
   }
 
   /** The centre of the box that an element belongs to: known, not measured, so that it is right in a hidden tab. */
@@ -41,17 +41,17 @@ class Scene {
 
   /** Marks the edges at some boxes, and draws those that were too long for the layout. */
   light(places) {
-    this.unmark("ms-lit");
-    this.svg.querySelector(".ms-long")?.remove();
-    for (const wire of this.svg.getElementsByClassName("ms-wire")) {
-      if (places.has(+wire.dataset.tail) || places.has(+wire.dataset.head)) wire.classList.add("ms-lit");
+    this.unmark("mg-lit");
+    this.svg.querySelector(".mg-long")?.remove();
+    for (const wire of this.svg.getElementsByClassName("mg-wire")) {
+      if (places.has(+wire.dataset.tail) || places.has(+wire.dataset.head)) wire.classList.add("mg-lit");
     }
     const layer = document.createElementNS(SVG, "g");
-    layer.setAttribute("class", "ms-long");
+    layer.setAttribute("class", "mg-long");
     for (const [tail, head] of this.picture.long) {
       if (places.has(tail) || places.has(head)) layer.append(this.longEdge(tail, head));
     }
-    this.svg.insertBefore(layer, this.svg.querySelector(".ms-boxes"));
+    this.svg.insertBefore(layer, this.svg.querySelector(".mg-boxes"));
   }
 
   longEdge(tail, head) {

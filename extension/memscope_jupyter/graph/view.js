@@ -36,17 +36,17 @@ class GraphView {
   // --- the parts ---
 
   build() {
-    this.root.classList.add("ms-graph", "ms-widget");
-    this.trail = element("div", "ms-trail");
+    this.root.classList.add("mg-graph", "mg-widget");
+    this.trail = element("div", "mg-trail");
     this.expand = button("Expand", "Draw all neighbours of the selected node (E)", () => this.expandNode(this.node));
-    this.opens = element("span", "ms-opens");
+    this.opens = element("span", "mg-opens");
     this.whole = button("", "Draw every instruction of this computation", () => this.ask({ kind: "whole" }));
     this.input = ownKeys(element("input", "", { type: "search", placeholder: "Search op, instruction, line" }));
     this.input.setAttribute("aria-label", "Search the graph by op, instruction, buffer or source line");
-    this.count = element("span", "ms-found");
-    const search = element("div", "ms-search");
+    this.count = element("span", "mg-found");
+    const search = element("div", "mg-search");
     search.append(this.input, this.count);
-    const bar = element("div", "ms-bar");
+    const bar = element("div", "mg-bar");
     bar.append(
       button("−", "Zoom out (-)", () => this.camera.zoom(1 / 1.3)),
       button("+", "Zoom in (+, or ctrl and the wheel)", () => this.camera.zoom(1.3)),
@@ -57,18 +57,18 @@ class GraphView {
       this.opens,
       this.whole,
     );
-    this.canvas = ownKeys(element("div", "ms-canvas", { tabIndex: 0 }));
+    this.canvas = ownKeys(element("div", "mg-canvas", { tabIndex: 0 }));
     this.canvas.setAttribute("role", "application");
     this.canvas.setAttribute(
       "aria-label",
       "HLO graph. Arrow keys move, plus and minus zoom, N selects the next instruction, E expands it, O opens it.",
     );
-    this.tip = element("div", "ms-tip", { hidden: true });
+    this.tip = element("div", "mg-tip", { hidden: true });
     this.canvas.append(this.tip);
-    this.status = element("div", "ms-status");
-    this.status.setAttribute("role", "status");
+    this.status = element("div", "mg-status");
+    this.status.setAttribute("aria-live", "polite");
     this.legend = element("div", "");
-    this.caption = element("p", "ms-caption");
+    this.caption = element("p", "mg-caption");
     this.root.append(bar, this.trail, this.canvas, this.status, this.legend, this.caption);
   }
 
@@ -125,7 +125,7 @@ class GraphView {
     this.seen = true;
     const svg = this.scene.svg;
     const target = this.scene.main(this.scene.byNode.get(focus));
-    const peak = svg.querySelector(".ms-box.ms-summit") ?? svg.querySelector(".ms-box.ms-on-path");
+    const peak = svg.querySelector(".mg-box.mg-summit") ?? svg.querySelector(".mg-box.mg-on-path");
     this.camera.fit();
     if (!target && this.camera.scale >= READABLE) return;
     this.camera.scale = Math.max(this.camera.scale, 0.8);
@@ -194,19 +194,19 @@ class GraphView {
   mark() {
     const scene = this.scene;
     const selected = this.model.get("selected");
-    scene.unmark("ms-same", "ms-chosen");
+    scene.unmark("mg-same", "mg-chosen");
     const same = (selected && scene.byBuffer.get(selected)) || [];
-    for (const node of same) node.classList.add("ms-same");
+    for (const node of same) node.classList.add("mg-same");
     const own = this.node ? (scene.byNode.get(this.node) ?? []) : [scene.main(same)].filter(Boolean);
-    for (const node of own) node.classList.add("ms-chosen");
-    scene.light(new Set(own.filter((n) => n.classList.contains("ms-box")).map((n) => +n.dataset.box)));
+    for (const node of own) node.classList.add("mg-chosen");
+    scene.light(new Set(own.filter((n) => n.classList.contains("mg-box")).map((n) => +n.dataset.box)));
     this.tools(own[0]);
     this.describe(selected, scene.main(own));
   }
 
   tools(node) {
     const name = node?.dataset.node;
-    this.expand.disabled = !node?.querySelector(".ms-more");
+    this.expand.disabled = !node?.querySelector(".mg-more");
     this.expand.onclick = () => this.expandNode(name);
     const opens = this.scene.picture.nodes[name]?.opens ?? [];
     this.opens.replaceChildren(
@@ -248,10 +248,10 @@ class GraphView {
   search() {
     const words = this.input.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
     const matches = (text) => words.every((word) => text.toLowerCase().includes(word));
-    this.scene.unmark("ms-hit");
+    this.scene.unmark("mg-hit");
     this.at = -1;
     const here = words.length ? this.scene.boxes.filter((box) => matches(box.dataset.tip)) : [];
-    for (const box of here) box.classList.add("ms-hit");
+    for (const box of here) box.classList.add("mg-hit");
     const drawn = here.map((box) => box.dataset.node);
     const known = words.length ? this.model.get("_index").filter(([, text]) => matches(text)) : [];
     this.found = [...new Set([...drawn, ...known.map(([name]) => name)])];
@@ -301,7 +301,7 @@ class GraphView {
     const move = (now) => {
       moved ||= Math.hypot(now.clientX - start[0], now.clientY - start[1]) > 4;
       if (!moved) return;
-      this.canvas.classList.add("ms-dragging");
+      this.canvas.classList.add("mg-dragging");
       this.camera.pan(now.clientX - x, now.clientY - y);
       [x, y] = [now.clientX, now.clientY];
     };
@@ -309,7 +309,7 @@ class GraphView {
       window.removeEventListener("pointermove", move);
       window.removeEventListener("pointerup", drop);
       window.removeEventListener("pointercancel", drop);
-      this.canvas.classList.remove("ms-dragging");
+      this.canvas.classList.remove("mg-dragging");
       if (!moved && now.type === "pointerup") this.click(event.target);
     };
     window.addEventListener("pointermove", move);
@@ -320,12 +320,12 @@ class GraphView {
   click(target) {
     const node = target.closest("[data-node]");
     this.choose(node?.dataset.node ?? "");
-    if (target.closest(".ms-more")) this.expandNode(node.dataset.node);
+    if (target.closest(".mg-more")) this.expandNode(node.dataset.node);
   }
 
   hover(event) {
     const tip = event.target.closest("[data-tip]")?.dataset.tip;
-    this.tip.hidden = !tip || this.canvas.classList.contains("ms-dragging");
+    this.tip.hidden = !tip || this.canvas.classList.contains("mg-dragging");
     if (this.tip.hidden) return;
     this.tip.textContent = tip;
     const frame = this.canvas.getBoundingClientRect();
@@ -365,7 +365,7 @@ class GraphView {
   walk(by) {
     const { boxes, svg } = this.scene;
     if (!boxes.length) return;
-    const now = boxes.indexOf(svg.querySelector(".ms-box.ms-chosen"));
+    const now = boxes.indexOf(svg.querySelector(".mg-box.mg-chosen"));
     const next = now < 0 ? 0 : (now + by + boxes.length) % boxes.length;
     this.goTo(boxes[next].dataset.node);
   }
