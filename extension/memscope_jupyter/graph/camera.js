@@ -12,6 +12,12 @@ class Camera {
     this.canvas = canvas;
     this.x = this.y = 0;
     this.scale = 1;
+    this.measure();
+  }
+
+  /** The canvas's size, kept: to ask for it between two changes has the page laid out each time. */
+  measure() {
+    this.view = [Math.max(1, this.canvas.clientWidth), Math.max(1, this.canvas.clientHeight)];
   }
 
   aim(svg) {
@@ -23,13 +29,8 @@ class Camera {
     svg.setAttribute("preserveAspectRatio", "xMinYMin");
   }
 
-  get view() {
-    return [Math.max(1, this.canvas.clientWidth), Math.max(1, this.canvas.clientHeight)];
-  }
-
   draw() {
-    this.drawn = this.view;
-    const [width, height] = this.drawn.map((pixels) => pixels / this.scale);
+    const [width, height] = this.view.map((pixels) => pixels / this.scale);
     this.svg.setAttribute("viewBox", `${this.x} ${this.y} ${width} ${height}`);
     this.canvas.dataset.scale = this.scale.toFixed(3);
   }
@@ -55,7 +56,8 @@ class Camera {
   /** Keeps what is in the middle there. */
   resize() {
     const [width, height] = this.view;
-    this.pan((width - this.drawn[0]) / 2, (height - this.drawn[1]) / 2);
+    this.measure();
+    this.pan((this.view[0] - width) / 2, (this.view[1] - height) / 2);
   }
 
   pan(dx, dy) {

@@ -17,6 +17,12 @@ class Scene {
     for (const [name, { buffers }] of Object.entries(picture.nodes)) {
       for (const buffer of buffers) append(this.byBuffer, buffer, this.byNode.get(name) ?? []);
     }
+    this.wiresAt = new Map();
+    for (const wire of this.svg.querySelectorAll(".mg-wire")) {
+      append(this.wiresAt, +wire.dataset.tail, [wire]);
+      append(this.wiresAt, +wire.dataset.head, [wire]);
+    }
+    this.marked = new Map();
     for (const title of this.svg.querySelectorAll("title")) {
       title.parentNode.dataset.tip = title.textContent;
       title.remove(); // the browser's own tip would stand on ours
@@ -33,23 +39,24 @@ class Scene {
     return this.picture.centres[node.dataset.box];
   }
 
-  unmark(...classes) {
-    for (const name of classes) {
-      for (const marked of [...this.svg.getElementsByClassName(name)]) marked.classList.remove(name);
-    }
+  /** Gives a class to these elements, and takes it from those that had it. */
+  mark(name, elements) {
+    for (const marked of this.marked.get(name) ?? []) marked.classList.remove(name);
+    for (const element of elements) element.classList.add(name);
+    this.marked.set(name, elements);
   }
 
   /** Marks the edges at some boxes, and draws those that were too long for the layout. */
   light(places) {
-    this.unmark("mg-lit");
+    this.mark(
+      "mg-lit",
+      places.flatMap((place) => this.wiresAt.get(place) ?? []),
+    );
     this.svg.querySelector(".mg-long")?.remove();
-    for (const wire of this.svg.getElementsByClassName("mg-wire")) {
-      if (places.has(+wire.dataset.tail) || places.has(+wire.dataset.head)) wire.classList.add("mg-lit");
-    }
     const layer = document.createElementNS(SVG, "g");
     layer.setAttribute("class", "mg-long");
     for (const [tail, head] of this.picture.long) {
-      if (places.has(tail) || places.has(head)) layer.append(this.longEdge(tail, head));
+      if (places.includes(tail) || places.includes(head)) layer.append(this.longEdge(tail, head));
     }
     this.svg.insertBefore(layer, this.svg.querySelector(".mg-boxes"));
   }

@@ -123,6 +123,7 @@ class GraphView {
   look(focus) {
     if (!this.canvas.clientWidth) return; // in a hidden tab: `resize` looks again
     this.seen = true;
+    this.camera.measure();
     const svg = this.scene.svg;
     const target = this.scene.main(this.scene.byNode.get(focus));
     const peak = svg.querySelector(".mg-box.mg-summit") ?? svg.querySelector(".mg-box.mg-on-path");
@@ -194,12 +195,11 @@ class GraphView {
   mark() {
     const scene = this.scene;
     const selected = this.model.get("selected");
-    scene.unmark("mg-same", "mg-chosen");
     const same = (selected && scene.byBuffer.get(selected)) || [];
-    for (const node of same) node.classList.add("mg-same");
     const own = this.node ? (scene.byNode.get(this.node) ?? []) : [scene.main(same)].filter(Boolean);
-    for (const node of own) node.classList.add("mg-chosen");
-    scene.light(new Set(own.filter((n) => n.classList.contains("mg-box")).map((n) => +n.dataset.box)));
+    scene.mark("mg-same", same);
+    scene.mark("mg-chosen", own);
+    scene.light(own.filter((n) => n.classList.contains("mg-box")).map((n) => +n.dataset.box));
     this.tools(own[0]);
     this.describe(selected, scene.main(own));
   }
@@ -248,10 +248,9 @@ class GraphView {
   search() {
     const words = this.input.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
     const matches = (text) => words.every((word) => text.toLowerCase().includes(word));
-    this.scene.unmark("mg-hit");
     this.at = -1;
     const here = words.length ? this.scene.boxes.filter((box) => matches(box.dataset.tip)) : [];
-    for (const box of here) box.classList.add("mg-hit");
+    this.scene.mark("mg-hit", here);
     const drawn = here.map((box) => box.dataset.node);
     const known = words.length ? this.model.get("_index").filter(([, text]) => matches(text)) : [];
     this.found = [...new Set([...drawn, ...known.map(([name]) => name)])];
