@@ -48,7 +48,7 @@ class Panel:
         self._name, self._bind, self._post, self._settled = name, bind, post, settled
         self._shown = State(name=session.state.name, target=session.state.target)
         self._latest = session.state
-        self._posted = False
+        self._posted = self._seen = False
         self._side, self._selected = "before", ""
         self._files = files_of(session.program)
         self._graph: tuple[str, Profile, Any] | None = None
@@ -175,7 +175,7 @@ class Panel:
         plan = state.plan
         self._rewrite.value = _framed(rewrite_html(plan))
         self._code.value = _framed(source_html(plan))
-        offered = alternative_rows(plan, state.alternatives) if plan is not None else []
+        offered = alternative_rows(plan, state.alternatives or ()) if plan is not None else []
         self.alternatives.data = {
             "columns": alternative_columns() if offered else [],
             "rows": offered,
@@ -231,12 +231,18 @@ class Panel:
 
     def _on_bar(self, message: dict[str, Any]) -> None:
         assert self._session is not None
-        if message["type"] == "hello":  # somebody looks: a notebook that runs without a page pays for no frontier
-            self._session.explore()
+        if message["type"] == "hello":
+            self._welcome(self._session)
         elif message["type"] == "limit":
             self._session.plan(int(message["limit"]))
         elif message["type"] == "typed":
             self._on_typed(self._session, message["text"])
+
+    def _welcome(self, session: Session) -> None:
+        """Somebody looks: only now the frontier is worth its time, and a notebook that runs without a page saves it."""
+        if not self._seen:
+            self._seen = True
+            session.explore()
 
     def _on_typed(self, session: Session, text: str) -> None:
         try:
@@ -278,8 +284,9 @@ class Panel:
         self._use.disabled = row["marked"] or (self._shown.busy and self._shown.stage is not Stage.EXPLORING)
 
     def _on_use(self, _: Any) -> None:
-        if self._session is not None and self.alternatives.selected:
-            self._session.instead(self._shown.alternatives[int(self.alternatives.selected)])
+        offered = self._shown.alternatives
+        if self._session is not None and offered and self.alternatives.selected:
+            self._session.instead(offered[int(self.alternatives.selected)])
 
     def _on_apply(self, _: Any) -> None:
         plan = self._shown.plan

@@ -51,7 +51,7 @@ class State:
       explored: there are no more points to come.
       limit: the limit asked for, in bytes; None until there is a profile.
       plan: confirmed by XLA for `limit`; None while that is only predicted.
-      alternatives: to the plan's axis and chunk.
+      alternatives: to the plan's axis and chunk; None where nobody has looked for them yet.
       check: of this plan.
       message: the latest news.
     """
@@ -65,7 +65,7 @@ class State:
     explored: bool = False
     limit: int | None = None
     plan: Plan | None = None
-    alternatives: tuple[Alternative, ...] = ()
+    alternatives: tuple[Alternative, ...] | None = None
     check: Check | None = None
     message: Message | None = None
 
