@@ -128,12 +128,12 @@ class Panel:
         old, self._shown = self._shown, state
         if state.profile is None:
             return
-        if self._side == "after" and not _rewritten(state):
+        if self._side == "after" and state.rewritten is None:
             self._side, self._selected = "before", ""
         self.bar.data = _bar_data(state)
         if state.profile is not old.profile or state.plan is not old.plan:
             self._show_profiles(state)
-        if state.plan is not old.plan or state.alternatives is not old.alternatives:
+        if (state.plan, state.alternatives, state.source) != (old.plan, old.alternatives, old.source):
             self._show_rewrite(state)
         if state.check is not old.check or state.plan is not old.plan:
             self._run.value = _framed(run_html(state.plan, state.check, self._abstract))
@@ -152,7 +152,7 @@ class Panel:
 
     def _show_chart(self, state: State) -> None:
         assert state.profile is not None
-        after = state.plan.profile if state.plan is not None and _rewritten(state) else None
+        after = state.rewritten
         self.chart.data = {
             "before": chart_side(state.profile, "before", TITLES["before"]),
             "after": chart_side(after, "after", TITLES["after"]) if after else None,
@@ -162,7 +162,7 @@ class Panel:
 
     def _show_table(self, state: State) -> None:
         profile = self._profile(self._side)
-        sides = list(TITLES.items()) if _rewritten(state) else []
+        sides = list(TITLES.items()) if state.rewritten is not None else []
         self.table.data = {
             "columns": columns(),
             "rows": rows(profile),
@@ -174,7 +174,7 @@ class Panel:
     def _show_rewrite(self, state: State) -> None:
         plan = state.plan
         self._rewrite.value = _framed(rewrite_html(plan))
-        self._code.value = _framed(source_html(plan))
+        self._code.value = _framed(source_html(state.name, state.source))
         offered = alternative_rows(plan, state.alternatives or ()) if plan is not None else []
         self.alternatives.data = {
             "columns": alternative_columns() if offered else [],
@@ -220,9 +220,9 @@ class Panel:
         return self._session is None or self._session.abstract
 
     def _profile(self, side: str) -> Profile:
-        state = self._shown
-        assert state.profile is not None
-        return state.plan.profile if side == "after" and state.plan is not None else state.profile
+        found = self._shown.rewritten if side == "after" else self._shown.profile
+        assert found is not None
+        return found
 
     def _buffer(self) -> Buffer | None:
         return next((b for b in self._profile(self._side).buffers if b.name == self._selected), None)
@@ -249,7 +249,6 @@ class Panel:
             limit = session.limit_of(text)
         except (SizeError, ArgumentError) as error:
             session.say(error_message(error))
-            self.bar.send_state("data")
         else:
             session.plan(limit)
 
@@ -328,10 +327,6 @@ class Panel:
     def _on_graph(self, change: dict[str, Any]) -> None:
         if self._graph is not None and change["new"]:
             self.select(self._graph[0], change["new"])
-
-
-def _rewritten(state: State) -> bool:
-    return state.plan is not None and state.plan.changed
 
 
 def _bar_data(state: State) -> dict[str, Any]:

@@ -25,13 +25,13 @@ def rewrite_html(plan: Plan | None) -> str:
     return f"<ul>{items}</ul>{_figures(plan)}"
 
 
-def source_html(plan: Plan | None) -> str:
+def source_html(name: str, source: str | None) -> str:
     """The generated source, folded."""
-    if plan is None or not plan.changed:
+    if not source:
         return ""
     return (
-        f"<details><summary>The source of {escape(plan.program.name)}_safe, which needs JAX alone</summary>"
-        f"<pre>{escape(plan.source())}</pre></details>"
+        f"<details><summary>The source of {escape(name)}_safe, which needs JAX alone</summary>"
+        f"<pre>{escape(source)}</pre></details>"
     )
 
 

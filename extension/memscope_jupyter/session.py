@@ -90,7 +90,7 @@ class Session:
         kept = self.state.plan
         if kept is not None and limit == self.state.limit:
             return
-        self._set(limit=limit, plan=None, alternatives=None, check=None, message=None)
+        self._set(limit=limit, message=None, **_NO_PLAN)
         self._submit(Stage.PLANNING, lambda: self._plan(limit))
 
     def limit_of(self, text: str) -> int:
@@ -150,7 +150,7 @@ class Session:
         profile = request.profile
         self._set(profile=profile, limit=profile.peak_bytes)
         as_written = request.plan(profile.peak_bytes, best_effort=True)  # compiled already
-        self._set(plan=as_written, alternatives=())
+        self._set(**_plan_changes(as_written))
 
     def _plan(self, limit: int) -> None:
         request = self._needed()
@@ -159,9 +159,9 @@ class Session:
         except LimitError as error:
             lowest = request.plan(limit, best_effort=True)
             self._keep_floor(request)
-            self._set(limit=limit, plan=lowest, alternatives=(), message=error_message(error))
+            self._set(limit=limit, message=error_message(error), **_plan_changes(lowest))
             raise
-        self._set(limit=limit, plan=plan)
+        self._set(limit=limit, **_plan_changes(plan))
         self._use_spare_time()
 
     def _instead(self, plan: Plan, alternative: Alternative) -> None:
@@ -174,7 +174,8 @@ class Session:
                 "Choose a smaller chunk, or raise the limit.",
                 Tone.ERROR,
             )
-        self._set(plan=chosen, check=None, message=message)
+        self._set(message=message, **_plan_changes(chosen))
+        self._use_spare_time()
 
     def _check(self) -> None:
         call, plan = self._call, self.state.plan
@@ -198,12 +199,12 @@ class Session:
         """Does one thing that can wait; whether there is more of the kind."""
         plan = self.state.plan
         try:
-            if plan is not None and self.state.alternatives is None:
+            if plan is not None and self.state.source is None:
                 self._offer(plan)
             elif self._exploring and not self.state.explored:
                 self._add_point(self._needed())
         except Exception as error:
-            self._set(stage=Stage.IDLE, line="", explored=True, alternatives=(), message=error_message(error))
+            self._set(stage=Stage.IDLE, line="", explored=True, source="", message=error_message(error))
             return False
         more = self._exploring and not self.state.explored
         if not more:
@@ -211,10 +212,10 @@ class Session:
         return more
 
     def _offer(self, plan: Plan) -> None:
-        """Looks for other axes and chunks; the plan itself need not wait for that."""
+        """Writes the source, and looks for other axes and chunks; the plan itself need not wait for that."""
         self._set(stage=Stage.EXPLORING, line="looking at other axes and chunks")
-        alternatives = plan.alternatives()
-        self._set(alternatives=alternatives)
+        self._set(alternatives=plan.alternatives())
+        self._set(source=plan.source())
 
     def _add_point(self, request: Request) -> None:
         """Makes one more plan of the frontier."""
@@ -285,6 +286,15 @@ class Session:
         self.state = state
         for listener in tuple(self._listeners):
             listener(state)
+
+
+_NO_PLAN: dict[str, Any] = {"plan": None, "rewritten": None, "source": None, "alternatives": None, "check": None}
+
+
+def _plan_changes(plan: Plan) -> dict[str, Any]:
+    """What a new plan changes in the state; its profile is made here, so that no view has to wait for it."""
+    rewritten = plan.profile if plan.changed else None
+    return {**_NO_PLAN, "plan": plan, "rewritten": rewritten, "source": None if plan.changed else ""}
 
 
 def _after_cancel(state: State) -> str:
