@@ -27,7 +27,7 @@ from memscope_jupyter.panel import Panel
 from memscope_jupyter.session import Session
 from memscope_jupyter.source import excerpt, files_of
 from memscope_jupyter.state import Stage, State, Tone, error_message
-from memscope_jupyter.timeline import chart_side, layers
+from memscope_jupyter.timeline import bands, chart_side
 from memscope_jupyter.worker import Stopped, Worker
 
 PATIENCE = 120.0
@@ -396,11 +396,28 @@ def test_the_bands_of_the_chart_add_up_to_the_timeline(session: Session) -> None
     profile = session.state.profile
     assert profile is not None
     steps = range(len(profile.timeline))
-    bands = layers(profile, steps)
-    assert [sum(band.values[k] for band in bands) for k in steps] == list(profile.timeline)
+    shown = bands(profile, steps)
+    assert [sum(band.values[k] for band in shown) for k in steps] == list(profile.timeline)
+    assert shown[-1].buffers == ()
+    assert max(shown[-1].values) < 0.1 * profile.peak_bytes
     side = chart_side(profile, "before", "as written")
     assert side["top"] == max(profile.timeline)
     assert side["steps"][side["peak"]] == profile.peak_step + 1
+
+
+def test_many_small_buffers_of_one_line_share_a_band() -> None:
+    def deep(w: jax.Array) -> jax.Array:
+        x = w
+        for _ in range(60):
+            x = jnp.tanh(x @ w)
+        return x.sum()
+
+    profile = memscope.profile(jax.grad(deep), jax.ShapeDtypeStruct((100, 100), "float32"))
+    shown = bands(profile, range(len(profile.timeline)))
+    most = max(shown, key=lambda band: max(band.values))
+    assert len(most.buffers) > 20
+    assert {buffer.op for buffer in most.buffers} == {most.buffers[0].op}
+    assert max(shown[-1].values) < 0.5 * profile.peak_bytes
 
 
 def test_a_row_for_every_buffer(session: Session) -> None:

@@ -27,22 +27,22 @@ function colours(el) {
   return { text: get("--ms-text"), line: get("--ms-line-solid"), peak: get("--ms-peak"), ground: get("--ms-ground") };
 }
 
-function hover(layer, side) {
+function hover(band, side) {
   return side.steps.map((step, k) => [
-    `<b>${formatBytes(layer.values[k])}</b> ${layer.label}`,
-    layer.detail,
+    `<b>${formatBytes(band.values[k])}</b> ${band.label}`,
+    band.detail,
     `step ${step} of ${side.of}: ${side.instructions[k]}`,
     `${formatBytes(side.totals[k])} in use`,
   ].filter(Boolean).join("<br>"));
 }
 
 function traces(side, axis, selected) {
-  return side.layers.map((layer) => ({
-    type: "bar", name: layer.label, xaxis: `x${axis}`, yaxis: `y${axis}`, width: 1, offset: 0,
-    x: side.steps.map((_, k) => k), y: layer.values.map((v) => v || null),
-    marker: { color: layer.colour, line: { width: 0 }, opacity: selected === "" || layer.id === selected ? 1 : 0.35 },
-    customdata: layer.values.map(() => [side.side, layer.id]),
-    hovertext: hover(layer, side), hovertemplate: "%{hovertext}<extra></extra>",
+  return side.bands.map((band) => ({
+    type: "bar", name: band.label, xaxis: `x${axis}`, yaxis: `y${axis}`, width: 1, offset: 0,
+    x: side.steps.map((_, k) => k), y: band.values.map((v) => v || null),
+    marker: { color: band.colour, line: { width: 0 }, opacity: selected === "" || band.ids.includes(selected) ? 1 : 0.35 },
+    customdata: band.values.map(() => [side.side, band.ids[0] ?? ""]),
+    hovertext: hover(band, side), hovertemplate: "%{hovertext}<extra></extra>",
   }));
 }
 
@@ -145,18 +145,18 @@ function render({ model, el }) {
   let drawn = false;
   let waiting = false;
 
-  const key = (side, layer, selected) => {
-    const pressed = String(side.side === selected[0] && layer.id === selected[1]);
-    const button = make("button", { type: "button", title: `${layer.label}, ${layer.detail}`, "aria-pressed": pressed },
-      make("span", { class: "ms-key", style: `background:${layer.colour}` }), `${formatBytes(layer.bytes)} ${layer.short}`);
-    button.addEventListener("click", () => model.send({ type: "select", side: side.side, id: layer.id }));
+  const key = (side, band, selected) => {
+    const pressed = String(side.side === selected[0] && band.ids.includes(selected[1]));
+    const button = make("button", { type: "button", title: [band.label, band.detail].filter(Boolean).join(", "), "aria-pressed": pressed },
+      make("span", { class: "ms-key", style: `background:${band.colour}` }), `${formatBytes(band.most)} ${band.short}`);
+    button.addEventListener("click", () => model.send({ type: "select", side: side.side, id: band.ids[0] }));
     return button;
   };
 
   const drawLegend = (data) => {
     const sides = [data.before, data.after].filter(Boolean);
     legend.replaceChildren(...sides.flatMap((side) => {
-      const keys = side.layers.filter((layer) => layer.id).map((layer) => key(side, layer, data.selected));
+      const keys = side.bands.filter((band) => band.ids.length > 0).map((band) => key(side, band, data.selected));
       return [make("span", {}, side.title), make("div", {}, ...keys)];
     }));
   };
