@@ -1,11 +1,10 @@
 // Bytes in use over the schedule, as written and as rewritten, drawn with Plotly. Each step of the schedule is a bar,
 // so that every piece of every buffer can be pointed at.
 
-let plotly = null;
-
 /** Plotly itself, asked of Python once for each page: it is too large to travel with every panel and notebook. */
 function loadPlotly(model) {
-  plotly ??= new Promise((resolve, reject) => {
+  if (globalThis.Plotly) return globalThis.Plotly;
+  return new Promise((resolve, reject) => {
     const receive = (message, buffers) => {
       if (message.type !== "plotly") return;
       model.off("msg:custom", receive);
@@ -18,7 +17,6 @@ function loadPlotly(model) {
     model.on("msg:custom", receive);
     model.send({ type: "plotly?" });
   });
-  return plotly;
 }
 
 function colours(el) {
@@ -114,8 +112,10 @@ function marks(side, place, most, limit, colour) {
   return { shapes, words };
 }
 
-function figure(data, limit, sameScale, width, colour) {
-  const sides = [data.before, data.after].filter(Boolean);
+const sidesOf = (data) => [data.before, data.after].filter(Boolean);
+
+function layoutOf(data, limit, sameScale, width, colour) {
+  const sides = sidesOf(data);
   const gap = sameScale ? 0.53 : 0.5 + 55 / width;
   const spans = sides.length === 1 ? [[0, 1]] : [[0, 0.47], [gap, 1]];
   const top = Math.max(...sides.map((side) => side.top));
@@ -128,9 +128,12 @@ function figure(data, limit, sameScale, width, colour) {
     layout.shapes.push(...shapes);
     layout.annotations.push(...words);
   });
+  return layout;
+}
+
+function barsOf(data) {
   const [chosenSide, chosen] = data.selected;
-  const bars = sides.flatMap((side, k) => traces(side, k === 0 ? "" : "2", chosenSide === side.side ? chosen : ""));
-  return { bars, layout };
+  return sidesOf(data).flatMap((side, k) => traces(side, k === 0 ? "" : "2", chosenSide === side.side ? chosen : ""));
 }
 
 function render({ model, el }) {
@@ -154,30 +157,35 @@ function render({ model, el }) {
   };
 
   const drawLegend = (data) => {
-    const sides = [data.before, data.after].filter(Boolean);
-    legend.replaceChildren(...sides.flatMap((side) => {
+    legend.replaceChildren(...sidesOf(data).flatMap((side) => {
       const keys = side.bands.filter((band) => band.ids.length > 0).map((band) => key(side, band, data.selected));
       return [make("span", {}, side.title), make("div", {}, ...keys)];
     }));
   };
 
+  const layout = () => layoutOf(model.get("data"), model.get("limit") || 0, same.checked, el.clientWidth, colours(el));
+
   const paint = async () => {
     const Plotly = await loadPlotly(model);
     waiting = false;
-    const data = model.get("data");
-    const width = el.clientWidth;
-    if (!data || !data.before || width === 0 || !el.isConnected) return;
-    const { bars, layout } = figure(data, model.get("limit") || 0, same.checked, width, colours(el));
+    if (!model.get("data")?.before || el.clientWidth === 0 || !el.isConnected) return;
     if (!drawn) chart.replaceChildren();
-    await Plotly.react(chart, bars, layout, { displayModeBar: false, responsive: false });
-    if (!drawn) {
-      drawn = true;
-      chart.on("plotly_click", (event) => {
-        const [side, id] = event.points[0].customdata;
-        if (id) model.send({ type: "select", side, id });
-      });
-    }
-    el.dataset.drawn = String(Number(el.dataset.drawn || 0) + 1);
+    await Plotly.react(chart, barsOf(model.get("data")), layout(), { displayModeBar: false, responsive: false });
+    if (!drawn) chart.on("plotly_click", onClick);
+    drawn = true;
+    el.dataset.drawn = "true";
+  };
+
+  const onClick = (event) => {
+    const [side, id] = event.points[0].customdata;
+    if (id) model.send({ type: "select", side, id });
+  };
+
+  /** The bars stay as they are, so that the line keeps up with the slider. */
+  const moveLimit = () => {
+    if (!drawn || waiting || el.clientWidth === 0) return;
+    const { shapes, annotations } = layout();
+    globalThis.Plotly.relayout(chart, { shapes, annotations });
   };
 
   const schedule = () => {
@@ -199,12 +207,12 @@ function render({ model, el }) {
   resized.observe(el);
   const themed = new MutationObserver(schedule);
   themed.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name"] });
-  model.on("change:limit", schedule);
+  model.on("change:limit", moveLimit);
   const stop = drawOnChange(model, draw);
   return () => {
     resized.disconnect();
     themed.disconnect();
-    model.off("change:limit", schedule);
+    model.off("change:limit", moveLimit);
     stop();
     if (drawn) globalThis.Plotly.purge(chart);
   };
