@@ -61,6 +61,11 @@ class Panel:
     def model_id(self) -> str:
         return str(self.root.model_id)
 
+    @property
+    def state(self) -> State:
+        """The latest, whether the page shows it yet or not."""
+        return self._latest
+
     def close(self) -> None:
         """Ends the session, and takes the panel off the page."""
         if self._session is None:
@@ -94,7 +99,7 @@ class Panel:
         self.apply = _button(f"Apply as {self._name}", self._on_apply, "primary")
         self.check = _button("Run and check", self._on_check)
         self.file = ipywidgets.Text(f"{self._name}.py", layout={"width": "170px"})
-        self.file.tooltip = "Ends in .py for source that needs JAX alone, or in .jaxexport"
+        self.file.tooltip = "File to export to: .py is source that needs JAX alone, .jaxexport a compiled artifact"
         self.export = _button("Export", lambda _: session.export(self.file.value))
         self.cancel = _button("Cancel", lambda _: session.cancel())
         self.closing = _button("Close", lambda _: self.close())

@@ -160,6 +160,7 @@ class Session:
             lowest = request.plan(limit, best_effort=True)
             self._keep_floor(request)
             self._set(limit=limit, message=error_message(error), **_plan_changes(lowest))
+            self._use_spare_time()
             raise
         self._set(limit=limit, **_plan_changes(plan))
         self._use_spare_time()
