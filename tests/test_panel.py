@@ -299,7 +299,7 @@ def test_the_header_follows_the_session(opened: Opened) -> None:
     data = opened.panel.bar.data
     peak = opened.session.state.profile.peak_bytes  # type: ignore[union-attr]
     assert (data["name"], data["today"], data["floor"]) == ("nearest", peak, None)
-    assert data["confirmed"] == {"limit": peak, "peak": peak, "slowdown": 1.0, "fits": True}
+    assert data["confirmed"] == {"limit": peak, "peak": peak, "slowdown": 1.0, "fits": True, "bounded": False}
     opened.say("bar", type="limit", limit=300_000)
     opened._posted.pop(0)()
     assert opened.panel.bar.data["confirmed"] is None
@@ -369,6 +369,18 @@ def test_apply_binds_what_was_confirmed(opened: Opened) -> None:
     assert not closed
     opened.settle()
     assert "nearest_safe is bound" in opened.panel._status.value
+
+
+def test_a_click_that_comes_too_early_binds_nothing(opened: Opened) -> None:
+    opened.say("bar", type="limit", limit=300_000)
+    opened.panel.apply.click()
+    assert opened.bound == {}
+    assert opened.session.state.message is not None
+    assert opened.session.state.message.text == "This limit is still being planned."
+    plan = opened.settle().plan
+    assert plan is not None
+    opened.panel.apply.click()
+    assert opened.bound == {"nearest_safe": plan.fn}
 
 
 def test_closing_drops_everything() -> None:

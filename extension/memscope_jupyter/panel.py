@@ -100,7 +100,7 @@ class Panel:
         self.check = _button("Run and check", self._on_check)
         self.file = ipywidgets.Text(f"{self._name}.py", layout={"width": "170px"})
         self.file.tooltip = "File to export to: .py is source that needs JAX alone, .jaxexport a compiled artifact"
-        self.export = _button("Export", lambda _: session.export(self.file.value))
+        self.export = _button("Export", self._on_export)
         self.cancel = _button("Cancel", lambda _: session.cancel())
         self.closing = _button("Close", lambda _: self.close())
         self._link = ipywidgets.jslink((self.bar, "preview"), (self.chart, "limit"))
@@ -293,19 +293,31 @@ class Panel:
             self._session.instead(offered[int(self.alternatives.selected)])
 
     def _on_apply(self, _: Any) -> None:
-        plan = self._shown.plan
-        assert plan is not None
-        assert self._session is not None
-        self._bind(self._name, plan.fn)
-        said = f"{self._name} is bound: call it as you call {self._shown.name}."
-        self._session.say(Message(said, tone=Tone.DONE))
-        self._settled(self._shown, False)
-        self.apply.focus()
+        session, plan = self._session, self._confirmed_plan()
+        if session is not None and plan is not None:
+            self._bind(self._name, plan.fn)
+            said = f"{self._name} is bound: call it as you call {self._latest.name}."
+            session.say(Message(said, tone=Tone.DONE))
+            self._settled(self._latest, False)
+            self.apply.focus()
 
     def _on_check(self, _: Any) -> None:
-        assert self._session is not None
-        self.tabs.selected_index = TABS.index("Run")
-        self._session.check()
+        if self._session is not None and self._confirmed_plan() is not None:
+            self.tabs.selected_index = TABS.index("Run")
+            self._session.check()
+
+    def _on_export(self, _: Any) -> None:
+        if self._session is not None and self._confirmed_plan() is not None:
+            self._session.export(self.file.value)
+
+    def _confirmed_plan(self) -> Plan | None:
+        """The plan for the limit on the slider; a click may come before the page knows that it is not there yet."""
+        plan = self._latest.plan
+        if plan is not None and plan.fits:
+            return plan
+        if self._session is not None and plan is None:
+            self._session.say(Message("This limit is still being planned.", "Press again once XLA has confirmed it."))
+        return None
 
     # The graph, made when its tab is opened.
 
@@ -362,7 +374,9 @@ def _scale_note(state: State) -> str:
 
 
 def _confirmed(plan: Plan) -> dict[str, Any]:
-    return {"limit": plan.limit_bytes, "peak": plan.peak_bytes, "slowdown": plan.slowdown, "fits": plan.fits}
+    bounded = plan.compiled.hidden_bytes > 0  # XLA gives no figure for this build, only an upper bound
+    facts = {"limit": plan.limit_bytes, "peak": plan.peak_bytes, "slowdown": plan.slowdown, "fits": plan.fits}
+    return {**facts, "bounded": bounded}
 
 
 def _framed(html: str) -> str:

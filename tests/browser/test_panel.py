@@ -180,6 +180,19 @@ def test_the_table_sorts_and_filters(panel: Locator) -> None:
     expect(sizes.last).to_have_text(largest)
 
 
+def test_a_narrow_window_cuts_nothing_off(panel: Locator, desk: Desk) -> None:
+    desk.page.set_viewport_size({"width": 600, "height": 1150})
+    try:
+        for tab in ("Buffers", "Rewrite", "Run", "Timeline"):
+            panel.get_by_role("tab", name=tab).click()
+            assert panel.evaluate("frame => frame.scrollWidth <= frame.clientWidth")
+        for shown in (".ms-how", ".ms-typed", ".ms-verdict"):
+            expect(panel.locator(shown)).to_be_in_viewport(ratio=1)
+        expect(panel.get_by_role("button", name="Close")).to_be_in_viewport(ratio=1)
+    finally:
+        desk.page.set_viewport_size({"width": 1100, "height": 1150})
+
+
 def test_another_way_by_hand(panel: Locator, desk: Desk) -> None:
     plan_at(panel, "2000KiB")
     panel.get_by_role("tab", name="Rewrite").click()

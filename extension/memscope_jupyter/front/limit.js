@@ -87,7 +87,8 @@ function render({ model, el }) {
   const show = (limit) => {
     shown = limit;
     const view = outlook(data, limit);
-    const after = view.peak === null || view.peak === data.today ? "" : ` → ${formatBytes(view.peak)}`;
+    const most = view.bounded ? "at most " : "";
+    const after = view.peak === null || view.peak === data.today ? "" : ` → ${most}${formatBytes(view.peak)}`;
     peak.textContent = `peak ${formatBytes(data.today)}${after}`;
     fits.textContent = verdict(view.fits);
     time.textContent = timeText(view);

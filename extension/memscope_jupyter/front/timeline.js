@@ -73,7 +73,7 @@ function ground(width, colour) {
   };
 }
 
-function axes(side, place, most, labelled, width, colour) {
+function axes(side, place, most, width, colour) {
   const lines = { gridcolor: colour.line, zerolinecolor: colour.line, linecolor: colour.line, fixedrange: true };
   const room = width * (place.span[1] - place.span[0]);
   return {
@@ -82,7 +82,7 @@ function axes(side, place, most, labelled, width, colour) {
       title: { text: "step of the schedule", standoff: 4, font: { size: 11 } }, ...stepTicks(side, Math.max(3, Math.floor(room / 60))),
     },
     [`yaxis${place.axis}`]: {
-      ...lines, anchor: `x${place.axis}`, range: [0, Math.max(most, 1) * 1.12], ...byteTicks(most), showticklabels: labelled,
+      ...lines, anchor: `x${place.axis}`, range: [0, Math.max(most, 1) * 1.12], ...byteTicks(most), showticklabels: place.labelled,
     },
   };
 }
@@ -104,7 +104,7 @@ function marks(side, place, most, limit, colour) {
   ];
   if (limit > 0 && limit <= most * 1.1) {
     shapes.push(line("dash", colour.text, { xref: `${x} domain`, x0: 0, x1: 1, y0: limit, y1: limit }));
-    words.push(word(`limit ${formatBytes(limit)}`, {
+    if (place.labelled) words.push(word(`limit ${formatBytes(limit)}`, {
       x: peakIsRight ? 0 : 1, xref: `${x} domain`, y: limit, yref: y, xanchor: peakIsRight ? "left" : "right",
       bgcolor: colour.ground, font: { size: 11 },
     }));
@@ -121,9 +121,9 @@ function layoutOf(data, limit, sameScale, width, colour) {
   const top = Math.max(...sides.map((side) => side.top));
   const layout = { ...ground(width, colour), shapes: [], annotations: [] };
   sides.forEach((side, k) => {
-    const place = { axis: k === 0 ? "" : "2", span: spans[k] };
+    const place = { axis: k === 0 ? "" : "2", span: spans[k], labelled: k === 0 || !sameScale };
     const most = sameScale ? top : side.top;
-    Object.assign(layout, axes(side, place, most, k === 0 || !sameScale, width, colour));
+    Object.assign(layout, axes(side, place, most, width, colour));
     const { shapes, words } = marks(side, place, most, limit, colour);
     layout.shapes.push(...shapes);
     layout.annotations.push(...words);
