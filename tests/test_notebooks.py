@@ -157,3 +157,39 @@ def test_a_cell_that_raises_fails_in_a_kernel_as_any_other(tmp_path: pathlib.Pat
     assert "memscope_jupyter" not in "".join(error.traceback)
     (printed,) = done.cells[2].outputs
     assert printed.text == "1\n"
+
+
+SMALL = """\
+import jax.numpy as jnp
+from memscope_jupyter.opening import open_panels
+%load_ext memscope
+
+def gram(x):
+    return jnp.exp(x @ x.T).sum(1)
+
+x = jnp.ones((500, 4))"""
+
+
+def test_the_options_in_a_kernel(tmp_path: pathlib.Path) -> None:
+    cells = [
+        SMALL,
+        "%memsafe -r -l 40% --name small --export small.py gram(x)",
+        "print(_.shape == (500,), small is not None, open_panels.popitem()[1].state.plan.fits)",
+        "%memsafe -q gram(x)",
+        "%memsafe -l 1KiB gram(x)",
+        "print('gram_safe' in globals())",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
+    done = execute(notebook, tmp_path, allow_errors=True)
+    outputs = [cell.outputs for cell in done.cells]
+    assert [output.output_type for output in outputs[1]] == ["display_data", "execute_result"]
+    assert "small is the version that fits" in outputs[1][0].data["text/plain"]
+    assert outputs[2][0].text == "True True True\n"
+    assert "def gram_safe(" in (tmp_path / "small.py").read_text()
+    assert outputs[3][0].text.startswith("gram on cpu: peak")
+    panel, error = outputs[4]
+    assert WIDGET in panel.data
+    assert "gram can't run in 1.00 KiB" in panel.data["text/plain"]
+    assert error.ename == "LimitError"
+    assert error.traceback == [error.evalue]
+    assert outputs[5][0].text == "False\n"

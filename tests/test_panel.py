@@ -27,7 +27,7 @@ from memscope_jupyter.panel import Panel
 from memscope_jupyter.session import Session
 from memscope_jupyter.source import excerpt, files_of
 from memscope_jupyter.state import Stage, State, Tone, error_message
-from memscope_jupyter.timeline import chart_side, layers
+from memscope_jupyter.timeline import bands, chart_side
 from memscope_jupyter.worker import Stopped, Worker
 
 PATIENCE = 120.0
@@ -147,7 +147,6 @@ def test_a_limit_is_confirmed(session: Session) -> None:
     assert state.plan is not None
     assert state.plan.fits
     assert state.plan.peak_bytes <= state.limit == state.plan.limit_bytes == 300_000
-    assert state.alternatives
 
 
 def test_only_the_last_of_many_limits_is_planned(session: Session) -> None:
@@ -175,8 +174,10 @@ def test_a_limit_that_can_not_be_met_is_one_sentence(session: Session) -> None:
 
 def test_another_way_is_compiled(session: Session) -> None:
     session.plan(300_000)
+    until(lambda: session.state.alternatives is not None)
     state = settled(session)
     assert state.plan is not None
+    assert state.alternatives is not None
     other = next(a for a in state.alternatives if a.loops != state.plan.loops and a.predicted_peak_bytes < 250_000)
     session.instead(other)
     chosen = settled(session).plan
@@ -298,7 +299,7 @@ def test_the_header_follows_the_session(opened: Opened) -> None:
     data = opened.panel.bar.data
     peak = opened.session.state.profile.peak_bytes  # type: ignore[union-attr]
     assert (data["name"], data["today"], data["floor"]) == ("nearest", peak, None)
-    assert data["confirmed"] == {"limit": peak, "peak": peak, "slowdown": 1.0, "fits": True}
+    assert data["confirmed"] == {"limit": peak, "peak": peak, "slowdown": 1.0, "fits": True, "bounded": False}
     opened.say("bar", type="limit", limit=300_000)
     opened._posted.pop(0)()
     assert opened.panel.bar.data["confirmed"] is None
@@ -370,6 +371,18 @@ def test_apply_binds_what_was_confirmed(opened: Opened) -> None:
     assert "nearest_safe is bound" in opened.panel._status.value
 
 
+def test_a_click_that_comes_too_early_binds_nothing(opened: Opened) -> None:
+    opened.say("bar", type="limit", limit=300_000)
+    opened.panel.apply.click()
+    assert opened.bound == {}
+    assert opened.session.state.message is not None
+    assert opened.session.state.message.text == "This limit is still being planned."
+    plan = opened.settle().plan
+    assert plan is not None
+    opened.panel.apply.click()
+    assert opened.bound == {"nearest_safe": plan.fn}
+
+
 def test_closing_drops_everything() -> None:
     session = Session(the_call(), Options())
     session.trace()
@@ -395,11 +408,28 @@ def test_the_bands_of_the_chart_add_up_to_the_timeline(session: Session) -> None
     profile = session.state.profile
     assert profile is not None
     steps = range(len(profile.timeline))
-    bands = layers(profile, steps)
-    assert [sum(band.values[k] for band in bands) for k in steps] == list(profile.timeline)
+    shown = bands(profile, steps)
+    assert [sum(band.values[k] for band in shown) for k in steps] == list(profile.timeline)
+    assert shown[-1].buffers == ()
+    assert max(shown[-1].values) < 0.1 * profile.peak_bytes
     side = chart_side(profile, "before", "as written")
     assert side["top"] == max(profile.timeline)
     assert side["steps"][side["peak"]] == profile.peak_step + 1
+
+
+def test_many_small_buffers_of_one_line_share_a_band() -> None:
+    def deep(w: jax.Array) -> jax.Array:
+        x = w
+        for _ in range(60):
+            x = jnp.tanh(x @ w)
+        return x.sum()
+
+    profile = memscope.profile(jax.grad(deep), jax.ShapeDtypeStruct((100, 100), "float32"))
+    shown = bands(profile, range(len(profile.timeline)))
+    most = max(shown, key=lambda band: max(band.values))
+    assert len(most.buffers) > 20
+    assert {buffer.op for buffer in most.buffers} == {most.buffers[0].op}
+    assert max(shown[-1].values) < 0.5 * profile.peak_bytes
 
 
 def test_a_row_for_every_buffer(session: Session) -> None:

@@ -8,7 +8,7 @@ from memscope import Buffer, Profile
 from memscope.report.text import array
 from memscope.sizes import format_bytes
 
-from .timeline import coloured
+from .timeline import colours
 
 COLUMNS = (
     ("bytes", True, False),
@@ -27,8 +27,8 @@ def columns() -> list[dict[str, Any]]:
 
 def rows(profile: Profile) -> list[dict[str, Any]]:
     """Every buffer, largest first: cells to show, and keys to sort by."""
-    colours = {buffer.name: colour for buffer, colour in coloured(profile)}
-    return [_row(buffer, colours.get(buffer.name)) for buffer in profile.buffers if buffer.bytes]
+    coloured = colours(profile)
+    return [_row(buffer, coloured.get(buffer.name)) for buffer in profile.buffers if buffer.bytes]
 
 
 def _row(buffer: Buffer, colour: str | None) -> dict[str, Any]:

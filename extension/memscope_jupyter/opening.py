@@ -15,7 +15,7 @@ from .panel import Panel
 from .session import Session
 from .state import State
 
-_open: dict[str, Panel] = {}
+open_panels: dict[str, Panel] = {}
 """The panel of each cell, by the cell's id: running the cell again closes it."""
 
 
@@ -27,8 +27,8 @@ def open_panel(shell: InteractiveShell, call: Call, options: Options) -> Any:
       Whatever the user's function raises while it is traced.
     """
     cell = _cell_id(shell)
-    if cell in _open:
-        _open[cell].close()
+    if cell in open_panels:
+        open_panels[cell].close()
     name = options.name or f"{call.name}_safe"
     report = Report(call, options)
     session = Session(call, options)
@@ -64,7 +64,7 @@ def _take_at_once(shell: InteractiveShell, session: Session, report: Report, opt
 def _show(shell: InteractiveShell, session: Session, report: Report, name: str, cell: str) -> None:
     def settled(state: State, closed: bool) -> None:
         if closed:
-            _open.pop(cell, None)
+            open_panels.pop(cell, None)
         if state.profile is None:
             return
         note = _note(state, name, shell.user_ns.get(name))
@@ -80,7 +80,7 @@ def _show(shell: InteractiveShell, session: Session, report: Report, name: str, 
         post=shell.kernel.io_loop.add_callback,  # type: ignore[attr-defined]
         settled=settled,
     )
-    _open[cell] = panel
+    open_panels[cell] = panel
     settled(session.state, False)
 
 

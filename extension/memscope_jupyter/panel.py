@@ -48,7 +48,7 @@ class Panel:
         self._name, self._bind, self._post, self._settled = name, bind, post, settled
         self._shown = State(name=session.state.name, target=session.state.target)
         self._latest = session.state
-        self._posted = False
+        self._posted = self._seen = False
         self._side, self._selected = "before", ""
         self._files = files_of(session.program)
         self._graph: tuple[str, Profile, Any] | None = None
@@ -60,6 +60,11 @@ class Panel:
     @property
     def model_id(self) -> str:
         return str(self.root.model_id)
+
+    @property
+    def state(self) -> State:
+        """The latest, whether the page shows it yet or not."""
+        return self._latest
 
     def close(self) -> None:
         """Ends the session, and takes the panel off the page."""
@@ -94,8 +99,8 @@ class Panel:
         self.apply = _button(f"Apply as {self._name}", self._on_apply, "primary")
         self.check = _button("Run and check", self._on_check)
         self.file = ipywidgets.Text(f"{self._name}.py", layout={"width": "170px"})
-        self.file.tooltip = "Ends in .py for source that needs JAX alone, or in .jaxexport"
-        self.export = _button("Export", lambda _: session.export(self.file.value))
+        self.file.tooltip = "File to export to: .py is source that needs JAX alone, .jaxexport a compiled artifact"
+        self.export = _button("Export", self._on_export)
         self.cancel = _button("Cancel", lambda _: session.cancel())
         self.closing = _button("Close", lambda _: self.close())
         self._link = ipywidgets.jslink((self.bar, "preview"), (self.chart, "limit"))
@@ -128,12 +133,12 @@ class Panel:
         old, self._shown = self._shown, state
         if state.profile is None:
             return
-        if self._side == "after" and not _rewritten(state):
+        if self._side == "after" and state.rewritten is None:
             self._side, self._selected = "before", ""
         self.bar.data = _bar_data(state)
         if state.profile is not old.profile or state.plan is not old.plan:
             self._show_profiles(state)
-        if state.plan is not old.plan or state.alternatives is not old.alternatives:
+        if (state.plan, state.alternatives, state.source) != (old.plan, old.alternatives, old.source):
             self._show_rewrite(state)
         if state.check is not old.check or state.plan is not old.plan:
             self._run.value = _framed(run_html(state.plan, state.check, self._abstract))
@@ -152,7 +157,7 @@ class Panel:
 
     def _show_chart(self, state: State) -> None:
         assert state.profile is not None
-        after = state.plan.profile if state.plan is not None and _rewritten(state) else None
+        after = state.rewritten
         self.chart.data = {
             "before": chart_side(state.profile, "before", TITLES["before"]),
             "after": chart_side(after, "after", TITLES["after"]) if after else None,
@@ -162,7 +167,7 @@ class Panel:
 
     def _show_table(self, state: State) -> None:
         profile = self._profile(self._side)
-        sides = list(TITLES.items()) if _rewritten(state) else []
+        sides = list(TITLES.items()) if state.rewritten is not None else []
         self.table.data = {
             "columns": columns(),
             "rows": rows(profile),
@@ -174,8 +179,8 @@ class Panel:
     def _show_rewrite(self, state: State) -> None:
         plan = state.plan
         self._rewrite.value = _framed(rewrite_html(plan))
-        self._code.value = _framed(source_html(plan))
-        offered = alternative_rows(plan, state.alternatives) if plan is not None else []
+        self._code.value = _framed(source_html(state.name, state.source))
+        offered = alternative_rows(plan, state.alternatives or ()) if plan is not None else []
         self.alternatives.data = {
             "columns": alternative_columns() if offered else [],
             "rows": offered,
@@ -220,9 +225,9 @@ class Panel:
         return self._session is None or self._session.abstract
 
     def _profile(self, side: str) -> Profile:
-        state = self._shown
-        assert state.profile is not None
-        return state.plan.profile if side == "after" and state.plan is not None else state.profile
+        found = self._shown.rewritten if side == "after" else self._shown.profile
+        assert found is not None
+        return found
 
     def _buffer(self) -> Buffer | None:
         return next((b for b in self._profile(self._side).buffers if b.name == self._selected), None)
@@ -231,19 +236,24 @@ class Panel:
 
     def _on_bar(self, message: dict[str, Any]) -> None:
         assert self._session is not None
-        if message["type"] == "hello":  # somebody looks: a notebook that runs without a page pays for no frontier
-            self._session.explore()
+        if message["type"] == "hello":
+            self._welcome(self._session)
         elif message["type"] == "limit":
             self._session.plan(int(message["limit"]))
         elif message["type"] == "typed":
             self._on_typed(self._session, message["text"])
+
+    def _welcome(self, session: Session) -> None:
+        """Somebody looks: only now the frontier is worth its time, and a notebook that runs without a page saves it."""
+        if not self._seen:
+            self._seen = True
+            session.explore()
 
     def _on_typed(self, session: Session, text: str) -> None:
         try:
             limit = session.limit_of(text)
         except (SizeError, ArgumentError) as error:
             session.say(error_message(error))
-            self.bar.send_state("data")
         else:
             session.plan(limit)
 
@@ -278,23 +288,36 @@ class Panel:
         self._use.disabled = row["marked"] or (self._shown.busy and self._shown.stage is not Stage.EXPLORING)
 
     def _on_use(self, _: Any) -> None:
-        if self._session is not None and self.alternatives.selected:
-            self._session.instead(self._shown.alternatives[int(self.alternatives.selected)])
+        offered = self._shown.alternatives
+        if self._session is not None and offered and self.alternatives.selected:
+            self._session.instead(offered[int(self.alternatives.selected)])
 
     def _on_apply(self, _: Any) -> None:
-        plan = self._shown.plan
-        assert plan is not None
-        assert self._session is not None
-        self._bind(self._name, plan.fn)
-        said = f"{self._name} is bound: call it as you call {self._shown.name}."
-        self._session.say(Message(said, tone=Tone.DONE))
-        self._settled(self._shown, False)
-        self.apply.focus()
+        session, plan = self._session, self._confirmed_plan()
+        if session is not None and plan is not None:
+            self._bind(self._name, plan.fn)
+            said = f"{self._name} is bound: call it as you call {self._latest.name}."
+            session.say(Message(said, tone=Tone.DONE))
+            self._settled(self._latest, False)
+            self.apply.focus()
 
     def _on_check(self, _: Any) -> None:
-        assert self._session is not None
-        self.tabs.selected_index = TABS.index("Run")
-        self._session.check()
+        if self._session is not None and self._confirmed_plan() is not None:
+            self.tabs.selected_index = TABS.index("Run")
+            self._session.check()
+
+    def _on_export(self, _: Any) -> None:
+        if self._session is not None and self._confirmed_plan() is not None:
+            self._session.export(self.file.value)
+
+    def _confirmed_plan(self) -> Plan | None:
+        """The plan for the limit on the slider; a click may come before the page knows that it is not there yet."""
+        plan = self._latest.plan
+        if plan is not None and plan.fits:
+            return plan
+        if self._session is not None and plan is None:
+            self._session.say(Message("This limit is still being planned.", "Press again once XLA has confirmed it."))
+        return None
 
     # The graph, made when its tab is opened.
 
@@ -321,10 +344,6 @@ class Panel:
     def _on_graph(self, change: dict[str, Any]) -> None:
         if self._graph is not None and change["new"]:
             self.select(self._graph[0], change["new"])
-
-
-def _rewritten(state: State) -> bool:
-    return state.plan is not None and state.plan.changed
 
 
 def _bar_data(state: State) -> dict[str, Any]:
@@ -355,7 +374,9 @@ def _scale_note(state: State) -> str:
 
 
 def _confirmed(plan: Plan) -> dict[str, Any]:
-    return {"limit": plan.limit_bytes, "peak": plan.peak_bytes, "slowdown": plan.slowdown, "fits": plan.fits}
+    bounded = plan.compiled.hidden_bytes > 0  # XLA gives no figure for this build, only an upper bound
+    facts = {"limit": plan.limit_bytes, "peak": plan.peak_bytes, "slowdown": plan.slowdown, "fits": plan.fits}
+    return {**facts, "bounded": bounded}
 
 
 def _framed(html: str) -> str:

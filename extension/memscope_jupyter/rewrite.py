@@ -7,7 +7,8 @@ from html import escape
 from typing import Any
 
 from memscope import Alternative, Loop, Plan
-from memscope.report.plan import array_text, sink_text
+from memscope.plan import SinkInfo
+from memscope.report.plan import KINDS, array_text
 from memscope.sizes import format_bytes
 
 
@@ -25,13 +26,13 @@ def rewrite_html(plan: Plan | None) -> str:
     return f"<ul>{items}</ul>{_figures(plan)}"
 
 
-def source_html(plan: Plan | None) -> str:
+def source_html(name: str, source: str | None) -> str:
     """The generated source, folded."""
-    if plan is None or not plan.changed:
+    if not source:
         return ""
     return (
-        f"<details><summary>The source of {escape(plan.program.name)}_safe, which needs JAX alone</summary>"
-        f"<pre>{escape(plan.source())}</pre></details>"
+        f"<details><summary>The source of {escape(name)}_safe, which needs JAX alone</summary>"
+        f"<pre>{escape(source)}</pre></details>"
     )
 
 
@@ -40,15 +41,22 @@ def _loop(loop: Loop) -> list[str]:
         return [f"A loop takes {loop.chunk:,} of {loop.size:,} steps at a time, {loop.trips:,} times."]
     largest, *rest = loop.streams
     chunk = format_bytes(largest.bytes * loop.chunk // max(1, loop.size))
-    at = f" at {largest.source}" if largest.source else ""
+    cut = f"{loop.chunk:,} of {loop.size:,} slices along axis {largest.axis} at a time"
     more = f" {len(rest)} more that go with it are treated alike." if rest else ""
-    kept = "; ".join(sink_text(sink) for sink in loop.sinks[:3])
+    kept = " and ".join(_kept(sink) for sink in loop.sinks[:3])
     return [
-        f"{array_text(largest.dtype, largest.shape)}, made by {largest.op}{at}, never exists whole: it is computed "
-        f"{loop.chunk:,} of {loop.size:,} slices along axis {largest.axis} at a time, in {loop.trips:,} chunks of "
-        f"{chunk} in place of {format_bytes(largest.bytes)}.{more}",
+        f"{array_text(largest.dtype, largest.shape)}, made by {largest.op}{_at(largest.source)}, never exists whole: "
+        f"it is computed {cut}, in {loop.trips:,} chunks of {chunk} in place of {format_bytes(largest.bytes)}.{more}",
         f"That works because all that is kept of it is {kept}.",
     ]
+
+
+def _kept(sink: SinkInfo) -> str:
+    return f"{array_text(sink.dtype, sink.shape)} of {sink.op}{_at(sink.source)}, {KINDS.get(sink.kind, sink.kind)}"
+
+
+def _at(source: str | None) -> str:
+    return f" at {source}" if source else ""
 
 
 def _moved(plan: Plan) -> list[str]:
@@ -132,5 +140,4 @@ def _what(loop: Loop) -> str:
     if not loop.streams:
         return f"a loop of {loop.size:,} steps"
     largest = loop.streams[0]
-    at = f" at {largest.source}" if largest.source else ""
-    return f"{array_text(largest.dtype, largest.shape)} {largest.op}{at}"
+    return f"{array_text(largest.dtype, largest.shape)} {largest.op}{_at(largest.source)}"

@@ -40,6 +40,7 @@ class Session:
         self._options = options
         self._request: Request | None = None
         self._floor: Plan | None = None
+        self._exploring = False
         self._worker = Worker(f"memscope: {call.name}")
         self._listeners: list[Listener] = []
         self._changing = threading.RLock()
@@ -81,15 +82,15 @@ class Session:
 
     def explore(self) -> None:
         """Makes the plans of the frontier, one by one, while nothing else is asked for."""
-        if not self.state.explored and self.state.stage is not Stage.CLOSED:
-            self._worker.when_idle(self._explore)
+        self._exploring = True
+        self._use_spare_time()
 
     def plan(self, limit: int) -> None:
         """Plans for a limit; what was asked for before is given up."""
         kept = self.state.plan
         if kept is not None and limit == self.state.limit:
             return
-        self._set(limit=limit, plan=None, alternatives=(), check=None, message=None)
+        self._set(limit=limit, message=None, **_NO_PLAN)
         self._submit(Stage.PLANNING, lambda: self._plan(limit))
 
     def limit_of(self, text: str) -> int:
@@ -121,6 +122,7 @@ class Session:
             if not self.state.busy:
                 return
             self._worker.stop()
+            self._exploring = False
             self._set(stage=Stage.IDLE, line="", message=Message("Cancelled.", _after_cancel(self.state)))
 
     def close(self) -> None:
@@ -147,7 +149,8 @@ class Session:
         request = self._needed()
         profile = request.profile
         self._set(profile=profile, limit=profile.peak_bytes)
-        self._set(plan=request.plan(profile.peak_bytes, best_effort=True))  # as written: XLA's own account
+        as_written = request.plan(profile.peak_bytes, best_effort=True)  # compiled already
+        self._set(**_plan_changes(as_written))
 
     def _plan(self, limit: int) -> None:
         request = self._needed()
@@ -156,14 +159,14 @@ class Session:
         except LimitError as error:
             lowest = request.plan(limit, best_effort=True)
             self._keep_floor(request)
-            self._set(limit=limit, plan=lowest, message=error_message(error))
+            self._set(limit=limit, message=error_message(error), **_plan_changes(lowest))
+            self._use_spare_time()
             raise
-        self._checkpoint()
-        self._set(limit=limit, plan=plan, alternatives=plan.alternatives())
+        self._set(limit=limit, **_plan_changes(plan))
+        self._use_spare_time()
 
     def _instead(self, plan: Plan, alternative: Alternative) -> None:
         chosen = plan.instead(alternative)
-        self._checkpoint()
         message = None
         if not chosen.fits:
             peak, limit = format_bytes(chosen.peak_bytes), format_bytes(chosen.limit_bytes)
@@ -172,15 +175,14 @@ class Session:
                 "Choose a smaller chunk, or raise the limit.",
                 Tone.ERROR,
             )
-        self._set(plan=chosen, check=None, message=message)
+        self._set(message=message, **_plan_changes(chosen))
+        self._use_spare_time()
 
     def _check(self) -> None:
         call, plan = self._call, self.state.plan
         assert call is not None
         assert plan is not None
-        check = plan.check(*call.args, **call.kwargs)
-        self._checkpoint()
-        self._set(check=check)
+        self._set(check=plan.check(*call.args, **call.kwargs))
 
     def _export(self, text: str) -> None:
         plan = self.state.plan
@@ -188,17 +190,36 @@ class Session:
         path = plan.save(writable_path(text, "The file"))
         self._set(message=Message(f"Written to {pathlib.Path(path)}.", tone=Tone.DONE))
 
-    def _explore(self) -> bool:
-        """Makes one more point of the frontier; whether there are more to come."""
-        try:
-            return self._add_point(self._needed())
-        except Stopped:
-            raise
-        except Exception as error:
-            self._set(stage=Stage.IDLE, line="", explored=True, message=error_message(error))
-            return False
+    # What can wait, on the worker's thread.
 
-    def _add_point(self, request: Request) -> bool:
+    def _use_spare_time(self) -> None:
+        if self.state.stage is not Stage.CLOSED:
+            self._worker.when_idle(self._in_spare_time)
+
+    def _in_spare_time(self) -> bool:
+        """Does one thing that can wait; whether there is more of the kind."""
+        plan = self.state.plan
+        try:
+            if plan is not None and self.state.source is None:
+                self._offer(plan)
+            elif self._exploring and not self.state.explored:
+                self._add_point(self._needed())
+        except Exception as error:
+            self._set(stage=Stage.IDLE, line="", explored=True, source="", message=error_message(error))
+            return False
+        more = self._exploring and not self.state.explored
+        if not more:
+            self._set(stage=Stage.IDLE, line="")
+        return more
+
+    def _offer(self, plan: Plan) -> None:
+        """Writes the source, and looks for other axes and chunks; the plan itself need not wait for that."""
+        self._set(stage=Stage.EXPLORING, line="looking at other axes and chunks")
+        self._set(alternatives=plan.alternatives())
+        self._set(source=plan.source())
+
+    def _add_point(self, request: Request) -> None:
+        """Makes one more plan of the frontier."""
         if self._floor is None:
             self._set(stage=Stage.EXPLORING, line="looking for the lowest peak that can be reached")
             self._keep_floor(request)
@@ -206,17 +227,12 @@ class Session:
         if left:
             self._set(stage=Stage.EXPLORING, line=f"planning for {format_bytes(left[0])}")
             made = request.plan(left[0], best_effort=True)
-            self._checkpoint()
             self._set(points=(*self.state.points, point_of(made)))
-            left = left[1:]
-        if not left:
-            self._set(stage=Stage.IDLE, line="", explored=True)
-        return bool(left)
+        self._set(explored=len(left) <= 1)
 
     def _keep_floor(self, request: Request) -> None:
         if self._floor is None:
             self._floor = floor_plan(request)
-            self._checkpoint()
             self._set(points=(point_of(self._floor),))
 
     def _limits_left(self) -> tuple[int, ...]:
@@ -243,7 +259,6 @@ class Session:
         except Exception as error:
             self._set(stage=Stage.IDLE, line="", message=error_message(error))
             raise
-        self._checkpoint()
         self._set(stage=Stage.IDLE, line="")
 
     def _progress(self, line: str) -> None:
@@ -272,6 +287,15 @@ class Session:
         self.state = state
         for listener in tuple(self._listeners):
             listener(state)
+
+
+_NO_PLAN: dict[str, Any] = {"plan": None, "rewritten": None, "source": None, "alternatives": None, "check": None}
+
+
+def _plan_changes(plan: Plan) -> dict[str, Any]:
+    """What a new plan changes in the state; its profile is made here, so that no view has to wait for it."""
+    rewritten = plan.profile if plan.changed else None
+    return {**_NO_PLAN, "plan": plan, "rewritten": rewritten, "source": None if plan.changed else ""}
 
 
 def _after_cancel(state: State) -> str:

@@ -51,7 +51,8 @@ class State:
       explored: there are no more points to come.
       limit: the limit asked for, in bytes; None until there is a profile.
       plan: confirmed by XLA for `limit`; None while that is only predicted.
-      alternatives: to the plan's axis and chunk.
+      rewritten: the plan's own profile; None where nothing is rewritten.
+      source, alternatives: the plan's Python source, and other axes and chunks; None until there was time for them.
       check: of this plan.
       message: the latest news.
     """
@@ -65,7 +66,9 @@ class State:
     explored: bool = False
     limit: int | None = None
     plan: Plan | None = None
-    alternatives: tuple[Alternative, ...] = ()
+    rewritten: Profile | None = None
+    source: str | None = None
+    alternatives: tuple[Alternative, ...] | None = None
     check: Check | None = None
     message: Message | None = None
 

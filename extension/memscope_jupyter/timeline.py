@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from memscope import Buffer, Profile
@@ -15,51 +16,72 @@ from memscope.sizes import format_bytes
 STEPS = 240
 """Bars in a chart; of a longer schedule each stretch shows its highest step."""
 
-LARGE, HELD = 8, 4
-"""How many buffers that the function makes, and how many that it is given, have a colour of their own."""
+LARGE = 0.05
+"""Fraction of the peak from which a buffer is a band of its own; smaller ones of one op on one line share a band."""
 
 TELLING = 0.01
-"""Fraction of the peak under which a buffer is one of the others."""
+"""Fraction of the peak under which a band is not told apart from the others."""
 
 # Okabe and Ito's, without the vermilion that marks the peak; greys for what the caller holds.
 HUES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#f0e442", "#7d5ba6", "#8c6d31")
 GREYS = ("#7f7f7f", "#9a9a9a", "#6b6b6b", "#ababab")
 OTHERS = "#c9c9c9"
 
+HELD = ("argument", "constant")
+
 
 @dataclasses.dataclass(frozen=True)
-class Layer:
-    """One band of the chart: a buffer's bytes at each of its steps. Without a buffer: all the others together."""
+class Band:
+    """One band of the chart: the bytes of some buffers at each of its steps. Without buffers: all the others."""
 
-    buffer: Buffer | None
+    buffers: tuple[Buffer, ...]
     colour: str
     values: tuple[int, ...]
 
 
-def layers(profile: Profile, steps: Sequence[int]) -> tuple[Layer, ...]:
-    """Bands that add up to the bytes in use at each of these steps."""
+def bands(profile: Profile, steps: Sequence[int]) -> tuple[Band, ...]:
+    """Bands that add up to the bytes in use at each of these steps, what the caller holds first."""
+    groups = [(group, _alive_bytes(group, steps)) for group in _groups(profile)]
+    telling = [item for item in groups if max(item[1], default=0) >= max(1, TELLING * profile.peak_bytes)]
+    telling.sort(key=lambda item: -max(item[1]))
+    held = [item for item in telling if item[0][0].kind in HELD]
+    made = [item for item in telling if item[0][0].kind not in HELD]
     left = [profile.timeline[step] for step in steps]
     found = []
-    for buffer, colour in coloured(profile):
-        values = tuple(
-            min(buffer.bytes, room) if alive(buffer, step) else 0 for step, room in zip(steps, left, strict=True)
-        )
+    for (group, wanted), colour in [*zip(held, GREYS, strict=False), *zip(made, HUES, strict=False)]:
+        values = tuple(map(min, wanted, left))  # buffers may share memory; the timeline counts that once
         left = [room - value for room, value in zip(left, values, strict=True)]
-        found.append(Layer(buffer, colour, values))
-    return (*found, Layer(None, OTHERS, tuple(left)))
+        found.append(Band(group, colour, values))
+    return (*found, Band((), OTHERS, tuple(left)))
 
 
-def coloured(profile: Profile) -> list[tuple[Buffer, str]]:
-    """The buffers with a colour of their own: what the caller holds, then what the function makes, largest first."""
-    telling = [b for b in profile.buffers if b.bytes >= max(1, TELLING * profile.peak_bytes)]
-    held = [b for b in telling if b.kind in ("argument", "constant")][:HELD]
-    made = [b for b in telling if b.kind in ("temporary", "output")][:LARGE]
-    return [*zip(held, GREYS, strict=False), *zip(made, HUES, strict=False)]
+def colours(profile: Profile) -> dict[str, str]:
+    """The colour of each buffer that has one in the chart, by its name."""
+    shown = bands(profile, buckets(profile, STEPS))
+    return {buffer.name: band.colour for band in shown for buffer in band.buffers}
 
 
-def alive(buffer: Buffer, step: int) -> bool:
-    """Whether it counts at a step; what the caller holds counts throughout, as in `Profile.timeline`."""
-    return buffer.kind != "temporary" or buffer.defined_at <= step <= buffer.freed_at
+def _groups(profile: Profile) -> list[tuple[Buffer, ...]]:
+    """Each large buffer alone; the others by what makes them and where, largest first."""
+    groups: dict[Any, list[Buffer]] = {}
+    for buffer in profile.buffers:
+        alone = buffer.bytes >= LARGE * profile.peak_bytes
+        key = buffer.name if alone else (buffer.kind in HELD, buffer.op, buffer.source)
+        if buffer.bytes:
+            groups.setdefault(key, []).append(buffer)
+    return [tuple(group) for group in groups.values()]
+
+
+def _alive_bytes(buffers: Iterable[Buffer], steps: Sequence[int]) -> list[int]:
+    """Bytes alive at each step; what the caller holds counts throughout, as in `Profile.timeline`."""
+    changes = [0] * (len(steps) + 1)
+    for buffer in buffers:
+        throughout = buffer.kind != "temporary"
+        first = 0 if throughout else bisect.bisect_left(steps, buffer.defined_at)
+        last = len(steps) if throughout else bisect.bisect_right(steps, buffer.freed_at)
+        changes[first] += buffer.bytes
+        changes[last] -= buffer.bytes
+    return list(itertools.accumulate(changes[:-1]))
 
 
 def chart_side(profile: Profile, side: str, title: str) -> dict[str, Any]:
@@ -75,7 +97,7 @@ def chart_side(profile: Profile, side: str, title: str) -> dict[str, Any]:
         "totals": totals,
         "top": max(totals, default=0),
         "peak": max(range(len(totals)), key=totals.__getitem__, default=0),
-        "layers": [_layer(layer, profile) for layer in layers(profile, steps) if any(layer.values)],
+        "bands": [_band(band, profile) for band in bands(profile, steps) if any(band.values)],
     }
 
 
@@ -84,23 +106,25 @@ def chart_fallback(profile: Profile) -> str:
     return profile_chart(profile)
 
 
-def _layer(layer: Layer, profile: Profile) -> dict[str, Any]:
-    buffer = layer.buffer
-    if buffer is None:
-        names = {"id": "", "label": "all other buffers", "short": "others", "detail": "", "bytes": max(layer.values)}
+def _band(band: Band, profile: Profile) -> dict[str, Any]:
+    largest, *others = band.buffers or (None,)
+    if largest is None:
+        names = {"label": "all other buffers", "short": "others", "detail": ""}
+    elif others:
+        count = len(band.buffers)
+        names = {
+            "label": f"{count} buffers of {largest.op}, {format_bytes(largest.bytes)} or less each",
+            "short": f"{count} \u00d7 {made_by(largest) if largest.kind not in HELD else largest.kind}",
+            "detail": largest.source or "",
+        }
     else:
         names = {
-            "id": buffer.name,
-            "label": f"{array(buffer)} {buffer.op}",
-            "short": made_by(buffer),
-            "detail": _detail(buffer, profile),
-            "bytes": buffer.bytes,
+            "label": f"{array(largest)} {largest.op}",
+            "short": made_by(largest),
+            "detail": f"{largest.source or largest.name}, alive {_when(lifetime(largest, profile))}",
         }
-    return {**names, "colour": layer.colour, "values": list(layer.values)}
-
-
-def _detail(buffer: Buffer, profile: Profile) -> str:
-    return ", ".join(filter(None, [buffer.source or buffer.name, f"alive {_when(lifetime(buffer, profile))}"]))
+    ids = [buffer.name for buffer in band.buffers]
+    return {**names, "ids": ids, "most": max(band.values), "colour": band.colour, "values": list(band.values)}
 
 
 def _when(lifetime_text: str) -> str:

@@ -72,7 +72,7 @@ def _loop_lines(loop: Loop) -> list[str]:
         lines.append(f"    never whole  {_stream(stream, loop)}")
     if len(loop.streams) > 4:
         lines.append(f"    and {len(loop.streams) - 4} more that go with them")
-    lines += [f"    leaves       {sink_text(sink)}" for sink in loop.sinks]
+    lines += [f"    leaves       {_sink(sink)}" for sink in loop.sinks]
     return lines
 
 
@@ -84,15 +84,14 @@ def _stream(stream: Stream, loop: Loop) -> str:
     )
 
 
-_KINDS = {"stack": "written chunk by chunk", "add": "summed up", "dot": "summed up", "mul": "multiplied up",
+KINDS = {"stack": "written chunk by chunk", "add": "summed up", "dot": "summed up", "mul": "multiplied up",
           "max": "the running maximum", "min": "the running minimum", "scatter": "accumulated in place",
           "top_k": "the best so far", "state": "handed on from chunk to chunk", "same": "the same in every chunk",
           "argmax": "the running argmax", "argmin": "the running argmin"}  # fmt: skip
 
 
-def sink_text(sink: SinkInfo) -> str:
-    """A result of a loop, and how it comes about."""
-    return f"{array_text(sink.dtype, sink.shape)}  {_KINDS.get(sink.kind, sink.kind)}  {sink.op}{_at(sink.source)}"
+def _sink(sink: SinkInfo) -> str:
+    return f"{array_text(sink.dtype, sink.shape)}  {KINDS.get(sink.kind, sink.kind)}  {sink.op}{_at(sink.source)}"
 
 
 def array_text(dtype: str, shape: Sequence[int]) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
 
-playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
-
-from tests.browser.lab import CHROMIUM, Desk, Lab, chromium, running_lab  # noqa: E402
+from tests.browser.lab import CHROMIUM, Desk, Lab, chromium, running_lab
 
 
 @pytest.fixture(scope="session")
@@ -20,21 +19,20 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="session")
-def browser(lab: Lab) -> Iterator[playwright.Browser]:
-    # Playwright's own loop runs on this thread; tests elsewhere that start one must find none.
-    with playwright.sync_playwright() as started, chromium(started) as launched:
+def browser(lab: Lab) -> Iterator[Browser]:
+    with sync_playwright() as started, chromium(started) as launched:
         yield launched
 
 
 @pytest.fixture(scope="module")
-def page(browser: playwright.Browser) -> Iterator[playwright.Page]:
+def page(browser: Browser) -> Iterator[Page]:
     opened = browser.new_page(viewport={"width": 1100, "height": 1150})
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def desk(lab: Lab, page: playwright.Page) -> Iterator[Desk]:
+def desk(lab: Lab, page: Page) -> Iterator[Desk]:
     """The page, watched: a test fails where it complains, or asks anybody else for anything."""
     watched = Desk(lab, page)
     yield watched

@@ -81,12 +81,14 @@ function render({ model, el }) {
   let data = model.get("data");
   let scale = null;
   let shown = 0; // the limit on show
-  let timer = null;
+  let timer = null; // runs while the hand moves
+  let sent = null; // the limit that Python has been told of and has not taken up yet
 
   const show = (limit) => {
     shown = limit;
     const view = outlook(data, limit);
-    const after = view.peak === null || view.peak === data.today ? "" : ` → ${formatBytes(view.peak)}`;
+    const most = view.bounded ? "at most " : "";
+    const after = view.peak === null || view.peak === data.today ? "" : ` → ${most}${formatBytes(view.peak)}`;
     peak.textContent = `peak ${formatBytes(data.today)}${after}`;
     fits.textContent = verdict(view.fits);
     time.textContent = timeText(view);
@@ -99,9 +101,10 @@ function render({ model, el }) {
   };
 
   const choose = () => {
-    clearTimeout(timer);
     if (timer === null) return;
+    clearTimeout(timer);
     timer = null;
+    sent = shown;
     model.send({ type: "limit", limit: shown });
   };
 
@@ -122,7 +125,8 @@ function render({ model, el }) {
     middle.textContent = data.note;
     high.textContent = `today ${formatBytes(data.today)}`;
     drawMarks();
-    if (timer !== null) return show(shown); // a move is under way: what the hand holds stays
+    if (data.limit === sent) sent = null;
+    if (timer !== null || sent !== null) return show(shown); // what the hand holds stays
     range.value = scale.position(data.limit);
     show(data.limit);
   };
@@ -143,6 +147,7 @@ function render({ model, el }) {
   typed.addEventListener("change", () => {
     const text = typed.value;
     typed.blur();
+    sent = null;
     model.send({ type: "typed", text });
   });
   range.addEventListener("keydown", (event) => event.stopPropagation()); // the notebook has keys of its own

@@ -1,11 +1,10 @@
 // Bytes in use over the schedule, as written and as rewritten, drawn with Plotly. Each step of the schedule is a bar,
 // so that every piece of every buffer can be pointed at.
 
-let plotly = null;
-
 /** Plotly itself, asked of Python once for each page: it is too large to travel with every panel and notebook. */
 function loadPlotly(model) {
-  plotly ??= new Promise((resolve, reject) => {
+  if (globalThis.Plotly) return globalThis.Plotly;
+  return new Promise((resolve, reject) => {
     const receive = (message, buffers) => {
       if (message.type !== "plotly") return;
       model.off("msg:custom", receive);
@@ -18,7 +17,6 @@ function loadPlotly(model) {
     model.on("msg:custom", receive);
     model.send({ type: "plotly?" });
   });
-  return plotly;
 }
 
 function colours(el) {
@@ -27,22 +25,22 @@ function colours(el) {
   return { text: get("--ms-text"), line: get("--ms-line-solid"), peak: get("--ms-peak"), ground: get("--ms-ground") };
 }
 
-function hover(layer, side) {
+function hover(band, side) {
   return side.steps.map((step, k) => [
-    `<b>${formatBytes(layer.values[k])}</b> ${layer.label}`,
-    layer.detail,
+    `<b>${formatBytes(band.values[k])}</b> ${band.label}`,
+    band.detail,
     `step ${step} of ${side.of}: ${side.instructions[k]}`,
     `${formatBytes(side.totals[k])} in use`,
   ].filter(Boolean).join("<br>"));
 }
 
 function traces(side, axis, selected) {
-  return side.layers.map((layer) => ({
-    type: "bar", name: layer.label, xaxis: `x${axis}`, yaxis: `y${axis}`, width: 1, offset: 0,
-    x: side.steps.map((_, k) => k), y: layer.values.map((v) => v || null),
-    marker: { color: layer.colour, line: { width: 0 }, opacity: selected === "" || layer.id === selected ? 1 : 0.35 },
-    customdata: layer.values.map(() => [side.side, layer.id]),
-    hovertext: hover(layer, side), hovertemplate: "%{hovertext}<extra></extra>",
+  return side.bands.map((band) => ({
+    type: "bar", name: band.label, xaxis: `x${axis}`, yaxis: `y${axis}`, width: 1, offset: 0,
+    x: side.steps.map((_, k) => k), y: band.values.map((v) => v || null),
+    marker: { color: band.colour, line: { width: 0 }, opacity: selected === "" || band.ids.includes(selected) ? 1 : 0.35 },
+    customdata: band.values.map(() => [side.side, band.ids[0] ?? ""]),
+    hovertext: hover(band, side), hovertemplate: "%{hovertext}<extra></extra>",
   }));
 }
 
@@ -75,7 +73,7 @@ function ground(width, colour) {
   };
 }
 
-function axes(side, place, most, labelled, width, colour) {
+function axes(side, place, most, width, colour) {
   const lines = { gridcolor: colour.line, zerolinecolor: colour.line, linecolor: colour.line, fixedrange: true };
   const room = width * (place.span[1] - place.span[0]);
   return {
@@ -84,7 +82,7 @@ function axes(side, place, most, labelled, width, colour) {
       title: { text: "step of the schedule", standoff: 4, font: { size: 11 } }, ...stepTicks(side, Math.max(3, Math.floor(room / 60))),
     },
     [`yaxis${place.axis}`]: {
-      ...lines, anchor: `x${place.axis}`, range: [0, Math.max(most, 1) * 1.12], ...byteTicks(most), showticklabels: labelled,
+      ...lines, anchor: `x${place.axis}`, range: [0, Math.max(most, 1) * 1.12], ...byteTicks(most), showticklabels: place.labelled,
     },
   };
 }
@@ -106,7 +104,7 @@ function marks(side, place, most, limit, colour) {
   ];
   if (limit > 0 && limit <= most * 1.1) {
     shapes.push(line("dash", colour.text, { xref: `${x} domain`, x0: 0, x1: 1, y0: limit, y1: limit }));
-    words.push(word(`limit ${formatBytes(limit)}`, {
+    if (place.labelled) words.push(word(`limit ${formatBytes(limit)}`, {
       x: peakIsRight ? 0 : 1, xref: `${x} domain`, y: limit, yref: y, xanchor: peakIsRight ? "left" : "right",
       bgcolor: colour.ground, font: { size: 11 },
     }));
@@ -114,23 +112,28 @@ function marks(side, place, most, limit, colour) {
   return { shapes, words };
 }
 
-function figure(data, limit, sameScale, width, colour) {
-  const sides = [data.before, data.after].filter(Boolean);
+const sidesOf = (data) => [data.before, data.after].filter(Boolean);
+
+function layoutOf(data, limit, sameScale, width, colour) {
+  const sides = sidesOf(data);
   const gap = sameScale ? 0.53 : 0.5 + 55 / width;
   const spans = sides.length === 1 ? [[0, 1]] : [[0, 0.47], [gap, 1]];
   const top = Math.max(...sides.map((side) => side.top));
   const layout = { ...ground(width, colour), shapes: [], annotations: [] };
   sides.forEach((side, k) => {
-    const place = { axis: k === 0 ? "" : "2", span: spans[k] };
+    const place = { axis: k === 0 ? "" : "2", span: spans[k], labelled: k === 0 || !sameScale };
     const most = sameScale ? top : side.top;
-    Object.assign(layout, axes(side, place, most, k === 0 || !sameScale, width, colour));
+    Object.assign(layout, axes(side, place, most, width, colour));
     const { shapes, words } = marks(side, place, most, limit, colour);
     layout.shapes.push(...shapes);
     layout.annotations.push(...words);
   });
+  return layout;
+}
+
+function barsOf(data) {
   const [chosenSide, chosen] = data.selected;
-  const bars = sides.flatMap((side, k) => traces(side, k === 0 ? "" : "2", chosenSide === side.side ? chosen : ""));
-  return { bars, layout };
+  return sidesOf(data).flatMap((side, k) => traces(side, k === 0 ? "" : "2", chosenSide === side.side ? chosen : ""));
 }
 
 function render({ model, el }) {
@@ -145,39 +148,44 @@ function render({ model, el }) {
   let drawn = false;
   let waiting = false;
 
-  const key = (side, layer, selected) => {
-    const pressed = String(side.side === selected[0] && layer.id === selected[1]);
-    const button = make("button", { type: "button", title: `${layer.label}, ${layer.detail}`, "aria-pressed": pressed },
-      make("span", { class: "ms-key", style: `background:${layer.colour}` }), `${formatBytes(layer.bytes)} ${layer.short}`);
-    button.addEventListener("click", () => model.send({ type: "select", side: side.side, id: layer.id }));
+  const key = (side, band, selected) => {
+    const pressed = String(side.side === selected[0] && band.ids.includes(selected[1]));
+    const button = make("button", { type: "button", title: [band.label, band.detail].filter(Boolean).join(", "), "aria-pressed": pressed },
+      make("span", { class: "ms-key", style: `background:${band.colour}` }), `${formatBytes(band.most)} ${band.short}`);
+    button.addEventListener("click", () => model.send({ type: "select", side: side.side, id: band.ids[0] }));
     return button;
   };
 
   const drawLegend = (data) => {
-    const sides = [data.before, data.after].filter(Boolean);
-    legend.replaceChildren(...sides.flatMap((side) => {
-      const keys = side.layers.filter((layer) => layer.id).map((layer) => key(side, layer, data.selected));
+    legend.replaceChildren(...sidesOf(data).flatMap((side) => {
+      const keys = side.bands.filter((band) => band.ids.length > 0).map((band) => key(side, band, data.selected));
       return [make("span", {}, side.title), make("div", {}, ...keys)];
     }));
   };
 
+  const layout = () => layoutOf(model.get("data"), model.get("limit") || 0, same.checked, el.clientWidth, colours(el));
+
   const paint = async () => {
     const Plotly = await loadPlotly(model);
     waiting = false;
-    const data = model.get("data");
-    const width = el.clientWidth;
-    if (!data || !data.before || width === 0 || !el.isConnected) return;
-    const { bars, layout } = figure(data, model.get("limit") || 0, same.checked, width, colours(el));
+    if (!model.get("data")?.before || el.clientWidth === 0 || !el.isConnected) return;
     if (!drawn) chart.replaceChildren();
-    await Plotly.react(chart, bars, layout, { displayModeBar: false, responsive: false });
-    if (!drawn) {
-      drawn = true;
-      chart.on("plotly_click", (event) => {
-        const [side, id] = event.points[0].customdata;
-        if (id) model.send({ type: "select", side, id });
-      });
-    }
-    el.dataset.drawn = String(Number(el.dataset.drawn || 0) + 1);
+    await Plotly.react(chart, barsOf(model.get("data")), layout(), { displayModeBar: false, responsive: false });
+    if (!drawn) chart.on("plotly_click", onClick);
+    drawn = true;
+    el.dataset.drawn = "true";
+  };
+
+  const onClick = (event) => {
+    const [side, id] = event.points[0].customdata;
+    if (id) model.send({ type: "select", side, id });
+  };
+
+  /** The bars stay as they are, so that the line keeps up with the slider. */
+  const moveLimit = () => {
+    if (!drawn || waiting || el.clientWidth === 0) return;
+    const { shapes, annotations } = layout();
+    globalThis.Plotly.relayout(chart, { shapes, annotations });
   };
 
   const schedule = () => {
@@ -199,12 +207,12 @@ function render({ model, el }) {
   resized.observe(el);
   const themed = new MutationObserver(schedule);
   themed.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name"] });
-  model.on("change:limit", schedule);
+  model.on("change:limit", moveLimit);
   const stop = drawOnChange(model, draw);
   return () => {
     resized.disconnect();
     themed.disconnect();
-    model.off("change:limit", schedule);
+    model.off("change:limit", moveLimit);
     stop();
     if (drawn) globalThis.Plotly.purge(chart);
   };
