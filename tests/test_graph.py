@@ -61,7 +61,7 @@ def branched(flag: jax.Array, x: jax.Array) -> jax.Array:
 
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "knn": (nearest, (f32(256, 16), f32(5000, 16))),
-    "scan": (scanned, (f32(300, 200), f32(200, 200))),
+    "scan": (scanned, (f32(310, 190), f32(190, 190))),
     "cond": (branched, (jax.ShapeDtypeStruct((), bool), f32(300, 200))),
     "several results": (lambda x: (jnp.sort(x), x @ x.T, {"a": x.sum()}), (f32(300, 200),)),
     "named": (lambda tree: tree["<b>\"&'"] @ tree["<b>\"&'"].T, ({"<b>\"&'": f32(50, 20)},)),
