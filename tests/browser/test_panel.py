@@ -168,6 +168,19 @@ def test_one_selection_in_every_view(panel: Locator, desk: Desk) -> None:
     expect(panel.locator(".ms-chosen")).to_contain_text("float32[500,5000]")
 
 
+def test_a_click_in_the_graph_selects_everywhere(panel: Locator) -> None:
+    pytest.importorskip("memscope_jupyter.graph")
+    panel.get_by_role("tab", name="Graph").click()
+    panel.locator(".mg-box", has_text="top_k").first.click()
+    expect(panel.locator(".ms-line[aria-current]")).to_contain_text("closeness, index = jax.lax.top_k(-distances, 5)")
+    panel.get_by_role("tab", name="Buffers").click()
+    row = panel.locator('tr[aria-selected="true"]').filter(visible=True)
+    expect(row).to_contain_text("top_k")
+    row.press("Home")
+    panel.get_by_role("tab", name="Graph").click()
+    expect(panel.locator(".mg-box.mg-chosen")).to_contain_text("dot_general")
+
+
 def test_the_table_sorts_and_filters(panel: Locator) -> None:
     panel.get_by_role("tab", name="Buffers").click()
     table = panel.get_by_role("grid").filter(visible=True)
