@@ -336,6 +336,8 @@ class Panel:
         except ImportError:
             self._graph_box.children = [_words("<p>The graph can't be drawn: its part of memscope is missing.</p>")]
             return
+        if self._graph is not None:
+            self._graph[2].close()
         self._graph = self._side, profile, widget
         widget.selected = self._selected
         widget.observe(self._on_graph, "selected")
