@@ -1,9 +1,10 @@
 # Each target makes .venv and installs what it needs the first time; after that it starts at once.
-#   make demo    the main job on real data: nearest neighbours of handwritten digits
-#   make test    all tests
-#   make lab     the quickstart notebook in JupyterLab
-#   make lint    ruff and mypy
-#   make bench   the benchmarks, written to benchmarks/results/
+#   make demo         the main job on real data: nearest neighbours of handwritten digits
+#   make test         all tests
+#   make lab          the quickstart notebook in JupyterLab
+#   make lint         ruff and mypy
+#   make bench        the benchmarks, written to benchmarks/results/
+#   make screenshots  the panel's tabs in Chromium, light and dark, written to screenshots/
 
 PYTHON ?= python3
 VENV   := .venv
@@ -11,7 +12,7 @@ BIN    := $(VENV)/bin
 # What memscope knows of JAX was measured with this version; the compile-only GPU plugin must match it.
 JAX    := jax==0.10.2 jaxlib==0.10.2 jax-cuda13-pjrt==0.10.2 jax-cuda13-plugin==0.10.2
 
-.PHONY: demo test lab lint bench constraints system clean
+.PHONY: demo test lab lint bench screenshots constraints system clean
 
 demo: $(VENV)/.with-demo
 	@$(BIN)/memscope demo
@@ -29,6 +30,9 @@ lint: $(VENV)/.with-test
 
 bench: $(VENV)/.with-test
 	$(BIN)/python -m benchmarks
+
+screenshots: $(VENV)/.with-test system
+	$(BIN)/python -m tests.browser.screenshots
 
 # One stamp for each extra of pyproject.toml: pip runs again only when a file it reads has changed.
 $(VENV)/.with-%: pyproject.toml constraints.txt | $(BIN)/pip

@@ -20,6 +20,7 @@ from .errors import TargetError as TargetError  # noqa: E402
 from .frontier import Point as Point  # noqa: E402
 from .frontier import frontier as frontier  # noqa: E402
 from .memsafe import memsafe as memsafe  # noqa: E402
+from .plan import Alternative as Alternative  # noqa: E402
 from .plan import Loop as Loop  # noqa: E402
 from .plan import Plan as Plan  # noqa: E402
 from .plan import plan as plan  # noqa: E402

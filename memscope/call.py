@@ -16,10 +16,10 @@ import numpy as np
 
 from .errors import ArgumentError
 from .options import Options, UsageError
-from .trace import RESERVED, function_name
+from .trace import RESERVED, check_keywords, function_name
 
 if TYPE_CHECKING:
-    from .plan import Plan
+    from .plan import Plan, Request
     from .profile import Profile
 
 Progress = Callable[[str], None]
@@ -110,6 +110,22 @@ class Call:
                 progress=progress,
                 **self._static,
                 **self.kwargs,
+            )
+
+    def request(self, options: Options, progress: Progress | None = None) -> Request:
+        """The call traced, for a profile and for plans under one limit after another."""
+        from .plan import request_plan
+
+        with _refusals():
+            check_keywords(self.named)
+            return request_plan(
+                self.named,
+                self.args,
+                self.kwargs,
+                target=options.target,
+                progress=progress,
+                donate_argnums=(),
+                **self._static,
             )
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._jax_private import api_boundary
-from .plan import request_plan
+from .plan import Plan, Request, request_plan
 from .target import Target
 from .trace import check_keywords
 
@@ -46,15 +46,28 @@ def frontier(
         fn, args, kwargs, target=target, progress=progress,
         static_argnums=static_argnums, static_argnames=static_argnames, donate_argnums=donate_argnums,
     )  # fmt: skip
-    floor = request.plan(1, best_effort=True)
-    top = floor.original_peak_bytes
-    points = [Point(floor.peak_bytes, floor.peak_bytes, floor.slowdown)]
-    ratio = (top / max(1, floor.peak_bytes)) ** (1 / (POINTS - 1))
-    for step in range(1, POINTS):
-        limit = top if step == POINTS - 1 else int(floor.peak_bytes * ratio**step)
-        if limit <= points[-1].limit:
-            continue
+    lowest = floor_plan(request)
+    plans = [lowest]
+    for limit in frontier_limits(lowest):
         made = request.plan(limit, best_effort=True)
-        if made.peak_bytes >= points[-1].peak_bytes:
-            points.append(Point(limit, made.peak_bytes, made.slowdown))
-    return tuple(points)
+        if made.peak_bytes >= plans[-1].peak_bytes:
+            plans.append(made)
+    return tuple(point_of(made) for made in plans)
+
+
+def floor_plan(request: Request) -> Plan:
+    """The plan with the lowest peak that can be reached, for a limit of just that."""
+    lowest = request.plan(1, best_effort=True)
+    return dataclasses.replace(lowest, limit_bytes=lowest.peak_bytes, fits=True)
+
+
+def frontier_limits(floor: Plan) -> tuple[int, ...]:
+    """Limits above the floor up to today's peak, in equal ratios."""
+    lowest, top = floor.peak_bytes, floor.original_peak_bytes
+    ratio = (top / max(1, lowest)) ** (1 / (POINTS - 1))
+    limits = (*(int(lowest * ratio**step) for step in range(1, POINTS - 1)), top)
+    return tuple(limit for limit in dict.fromkeys(limits) if limit > lowest)
+
+
+def point_of(plan: Plan) -> Point:
+    return Point(plan.limit_bytes, plan.peak_bytes, plan.slowdown)

@@ -89,6 +89,22 @@ class Loop:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Alternative:
+    """Another axis or chunk than a plan's own. What it would take is an estimate until `Plan.instead` compiles it.
+
+    Attributes:
+      loops: as in `Plan.loops`.
+      predicted_peak_bytes: of the whole call.
+      predicted_slowdown: time over that of the function as written.
+    """
+
+    loops: tuple[Loop, ...]
+    predicted_peak_bytes: int
+    predicted_slowdown: float
+    candidate: Candidate = dataclasses.field(repr=False)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
     """A function that fits a limit, and why.
 
@@ -164,6 +180,14 @@ class Plan:
         given, named = self.request.signature.dynamic(args, kwargs)
         return check_plan(self, given, named, reduced)
 
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """Other axes and chunks that work as well; empty where nothing had to be rewritten."""
+        return self.request.alternatives(self.limit_bytes) if self.changed else ()
+
+    def instead(self, alternative: Alternative) -> Plan:
+        """The plan that one of `alternatives` leads to, confirmed by XLA; it need not fit the limit."""
+        return self.request.confirmed(alternative, self.limit_bytes)
+
     def for_arguments(self, *args: Any, **kwargs: Any) -> Plan:
         """The same kind of plan for other arguments: the same share of the temporaries."""
         share = max(0.02, self.compiled.temp_bytes / max(1, self.original_temp_bytes))
@@ -190,6 +214,27 @@ class Request:
     search: Search
     signature: Signature
     options: Mapping[str, Any]
+
+    @functools.cached_property
+    def profile(self) -> Profile:
+        """Where the memory of the function as written goes."""
+        builds = self.search.builds
+        return profile_compiled(
+            self.search.program, self.search.original, plain=builds[Build.PLAIN], target=self.search.target
+        )
+
+    def alternatives(self, limit_bytes: int) -> tuple[Alternative, ...]:
+        """What the search for a limit looked at: the axes that it ranks first, in every size of chunk."""
+        before = self.search.original_estimate.seconds
+        return tuple(
+            Alternative(_loops(c), peak, c.estimate.seconds / before if before else 1.0, c)
+            for c, peak in self.search.choices(limit_bytes)
+        )
+
+    def confirmed(self, alternative: Alternative, limit_bytes: int) -> Plan:
+        """The plan of an alternative, compiled."""
+        found = self.search.confirm(alternative.candidate)
+        return self._plan(found, limit_bytes, found.peak_bytes <= limit_bytes)
 
     def plan(self, limit_bytes: int, best_effort: bool) -> Plan:
         found, fits = self.search.run(limit_bytes)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._jax_private import api_boundary
 from .compile import Build, Compiled, compile_program
+from .graph import GraphSource, HloGraph, hlo_graph
 from .hlo.assignment import parse_assignment
 from .hlo.liveness import LiveBuffer, Liveness, liveness
 from .hlo.module import Index, Instruction, parse_module
@@ -76,6 +78,7 @@ class Profile:
       peak_path: (HLO instruction, its Buffer or None): from an input, through the largest buffer at the peak, to
         the instruction that frees it.
       fragmentation_bytes: gaps that XLA's placement leaves between temporaries.
+      graph_source: what `graph` is built from when it is first asked for.
     """
 
     name: str
@@ -96,6 +99,13 @@ class Profile:
     peak_step: int
     peak_path: tuple[tuple[str, Buffer | None], ...]
     fragmentation_bytes: int
+    graph_source: GraphSource = dataclasses.field(repr=False)
+
+    @functools.cached_property
+    def graph(self) -> HloGraph:
+        """The optimised HLO as a graph, with the bytes that each result holds."""
+        largest = self.largest_at_peak
+        return hlo_graph(self.graph_source, largest.hlo if largest else None, [name for name, _ in self.peak_path])
 
     @property
     def largest_at_peak(self) -> Buffer | None:
@@ -105,9 +115,9 @@ class Profile:
         return next(iter(made or live), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as lists, dicts, numbers and strings, for JSON."""
-        fields: dict[str, Any] = dataclasses.asdict(self)
-        return {name: _plain(value) for name, value in fields.items()}
+        """All of it but the graph as lists, dicts, numbers and strings, for JSON."""
+        names = [f.name for f in dataclasses.fields(self) if f.name != "graph_source"]
+        return {name: _plain(getattr(self, name)) for name in names}
 
     def to_html(self) -> str:
         """A page of its own: no scripts and nothing to load."""
@@ -213,10 +223,11 @@ def profile_compiled(
         buffers=buffers,
         timeline=timeline,
         steps=tuple(i.name for i in live.steps),
-        step_sources=tuple(view.line(view.origins.of(i)) for i in live.steps),
+        step_sources=tuple(view.eqns.line(view.origins.of(i)) for i in live.steps),
         peak_step=peak_step,
         peak_path=_peak_path(live, found),
         fragmentation_bytes=max(0, compiled.peak_bytes - timeline[peak_step]),
+        graph_source=view.graph_source(found),
     )
 
 
@@ -227,6 +238,7 @@ class _View:
         self.program, self.live, self.peak_step = program, live, peak_step
         self.module = live.flow.module
         self.origins = Origins(self.module)
+        self.eqns = _Eqns(tuple(e.primitive.name for e in program.eqns), program.sources)
         # Ordered effects put tokens before the arguments.
         self.tokens = len(self.module.entry.parameters) - len(program.jaxpr.invars)
 
@@ -241,8 +253,8 @@ class _View:
             bytes=buffer.bytes,
             shape=buffer.shape.dimensions,
             dtype=buffer.shape.dtype,
-            op="constant" if buffer.kind == "constant" else self.op(writer, origin),
-            source=self.line(origin),
+            op="constant" if buffer.kind == "constant" else self.eqns.op(writer, origin),
+            source=self.eqns.line(origin),
             defined_at=buffer.defined_at,
             freed_at=buffer.freed_at,
             live_at_peak=buffer.kind != "temporary" or buffer.alive_at(self.peak_step),
@@ -282,17 +294,36 @@ class _View:
             allocation=buffer.allocation if buffer else None,
         )
 
+    def graph_source(self, found: list[tuple[LiveBuffer, Buffer]]) -> GraphSource:
+        owners = {value: buffer for place, buffer in found for value in place.values}
+        return GraphSource(self.live.flow, owners, functools.partial(_describe, self.origins, self.eqns))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Eqns:
+    """What an instruction's origin means: the primitives and lines of the program's eqns, and no more of it."""
+
+    primitives: tuple[str, ...]
+    sources: tuple[str | None, ...]
+
     def op(self, writer: Instruction, origin: Origin) -> str:
-        if origin.eqn is None or origin.eqn >= len(self.program.eqns) or not is_computed(writer):
+        if origin.eqn is None or origin.eqn >= len(self.primitives) or not is_computed(writer):
             return writer.opcode
-        name = self.program.eqns[origin.eqn].primitive.name
+        name = self.primitives[origin.eqn]
         return (origin.primitive or name) if name in _NESTING else name
 
     def line(self, origin: Origin) -> str | None:
-        if origin.eqn is None or origin.eqn >= len(self.program.eqns):
+        if origin.eqn is None or origin.eqn >= len(self.primitives):
             return None
-        inside = self.program.eqns[origin.eqn].primitive.name in _NESTING
-        return (inside and origin.line) or self.program.sources[origin.eqn]
+        inside = self.primitives[origin.eqn] in _NESTING
+        return (inside and origin.line) or self.sources[origin.eqn]
+
+
+def _describe(origins: Origins, eqns: _Eqns, instruction: Instruction) -> tuple[str, str | None]:
+    if instruction.opcode in ("parameter", "constant"):
+        return instruction.opcode, None
+    origin = origins.of(instruction)
+    return eqns.op(instruction, origin), eqns.line(origin)
 
 
 def _peak_path(live: Liveness, found: list[tuple[LiveBuffer, Buffer]]) -> tuple[tuple[str, Buffer | None], ...]:
@@ -307,6 +338,8 @@ def _peak_path(live: Liveness, found: list[tuple[LiveBuffer, Buffer]]) -> tuple[
 
 
 def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _plain(dataclasses.asdict(value))
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, (tuple, list)):

@@ -366,6 +366,13 @@ class Search:
             state = best.candidate.structure
         return lowest, False
 
+    def choices(self, limit: int) -> list[tuple[Candidate, int]]:
+        """What a person may choose among, each with its predicted peak: what ranks first, in every size of chunk."""
+        ranked = self._ranked(self.grow(None), limit)[:SHORTLIST]
+        tried = dict.fromkeys(self.candidate(s, size) for s in ranked for size in self._chunk_sizes)
+        with_peaks = [(c, self._predicted_peak(c)) for c in tried if self.worth_running(c)]
+        return [(c, peak) for c, peak in with_peaks if peak < self.original.peak_bytes]
+
     def _ranked(self, structures: list[Structure], limit: int) -> list[Structure]:
         """Those that should fit first, then by time, then by temporaries."""
 

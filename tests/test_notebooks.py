@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import Iterator
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbconvert import HTMLExporter
 from nbformat import NotebookNode
 
+WIDGET = "application/vnd.jupyter.widget-view+json"
 NOTEBOOKS = sorted((pathlib.Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
 
 
@@ -73,6 +76,64 @@ def test_the_quickstart_says_what_it_promises(executed: Executed) -> None:
     assert any("knn_safe is the version that fits" in text for text in executed.texts)
     assert any("def knn_safe(" in text for text in executed.texts)
     assert (executed.folder / "knn_safe.py").exists()
+    assert sum(WIDGET in output.get("data", {}) for output in executed.outputs) == 2
+
+
+def test_what_a_panel_shows_stands_in_the_notebook_too(executed: Executed) -> None:
+    """GitHub, an export, and a notebook opened again without its kernel have the report and no widgets."""
+    executed.notebook.metadata.pop("widgets", None)
+    page, _ = HTMLExporter().from_notebook_node(executed.notebook)
+    shown = [output.data for output in executed.outputs if WIDGET in output.get("data", {})]
+    for data in shown:
+        chart = re.search(r'src="(data:image[^"]*)"', data["text/html"])
+        assert chart is not None
+        assert chart[1] in page
+        assert data["text/plain"].split("\n")[0] in page
+
+
+PROMISES = {
+    "knn": [
+        r"float32\[797,25000\]",
+        r"\d MiB   about \d+\.\d+x the time",
+        r"loop of \S+ chunks: 25,000 steps",
+        r"leaves       float32\[797,5\]  the best so far",
+        r"values agree, measured peak",
+        r"9\d\.\d% of the digits are told apart",
+    ],
+    "sgpr": [
+        r"bound on cpu: peak \d",
+        r"float32\[100,40000\]  triangular_solve",
+        r"(?s)ascent on cpu: fits in 25.0 MiB.*loop of.*loop of",
+        r"leaves       float32\[100,100\]  summed up",
+        r"ascent_safe is the version that fits",
+        r"gradient in inducing: largest difference \d",
+        r"bound per data point: .* after eight steps",
+    ],
+    "attention": [
+        r"largest at the peak: 68.7 MiB  float32\[8,1500,1500\]  dot_general",
+        r"attend on cpu: fits in 20.0 MiB",
+        r"attend_safe is the version that fits",
+        r"slopes on cpu: fits in 30.0 MiB",
+        r"(?s)slopes on cpu.*  summed up.*  summed up.*leaves       float32\[1500,8,32\]  written chunk by chunk",
+        r"gradient in v: largest difference \d",
+    ],
+    "training": [
+        r"largest at the peak: 18.3 MiB  float32\[12000,400\]",
+        r"train on cpu: fits in 40.0 MiB",
+        r"loop of \d+ chunks: 12,000 steps",
+        r"leaves       float32\[400,64\]  summed up",
+        r"train_safe is the version that fits",
+        r"step 10: loss",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", PROMISES)
+def test_the_others_say_what_they_promise(executed: Executed, name: str) -> None:
+    if executed.name != name:
+        pytest.skip("another notebook")
+    for promise in PROMISES[name]:
+        assert any(re.search(promise, text) for text in executed.texts), promise
     assert any("text/html" in output.get("data", {}) for output in executed.outputs)
 
 
@@ -96,3 +157,39 @@ def test_a_cell_that_raises_fails_in_a_kernel_as_any_other(tmp_path: pathlib.Pat
     assert "memscope_jupyter" not in "".join(error.traceback)
     (printed,) = done.cells[2].outputs
     assert printed.text == "1\n"
+
+
+SMALL = """\
+import jax.numpy as jnp
+from memscope_jupyter.opening import open_panels
+%load_ext memscope
+
+def gram(x):
+    return jnp.exp(x @ x.T).sum(1)
+
+x = jnp.ones((500, 4))"""
+
+
+def test_the_options_in_a_kernel(tmp_path: pathlib.Path) -> None:
+    cells = [
+        SMALL,
+        "%memsafe -r -l 40% --name small --export small.py gram(x)",
+        "print(_.shape == (500,), small is not None, open_panels.popitem()[1].state.plan.fits)",
+        "%memsafe -q gram(x)",
+        "%memsafe -l 1KiB gram(x)",
+        "print('gram_safe' in globals())",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
+    done = execute(notebook, tmp_path, allow_errors=True)
+    outputs = [cell.outputs for cell in done.cells]
+    assert [output.output_type for output in outputs[1]] == ["display_data", "execute_result"]
+    assert "small is the version that fits" in outputs[1][0].data["text/plain"]
+    assert outputs[2][0].text == "True True True\n"
+    assert "def gram_safe(" in (tmp_path / "small.py").read_text()
+    assert outputs[3][0].text.startswith("gram on cpu: peak")
+    panel, error = outputs[4]
+    assert WIDGET in panel.data
+    assert "gram can't run in 1.00 KiB" in panel.data["text/plain"]
+    assert error.ename == "LimitError"
+    assert error.traceback == [error.evalue]
+    assert outputs[5][0].text == "False\n"

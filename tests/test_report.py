@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 from html.parser import HTMLParser
+from xml.etree import ElementTree as ET
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ from memscope.profile import Profile, profile
 from memscope.report import html, text
 from memscope.sizes import format_bytes
 
-_VOID = {"meta", "br", "line", "rect"}
+_VOID = {"meta", "br", "img", "line", "rect"}
 
 
 def nearest(q: jax.Array, x: jax.Array) -> jax.Array:
@@ -86,6 +88,17 @@ def test_the_page_stands_alone(knn: Profile) -> None:
 def test_the_fragment_is_what_a_notebook_shows(knn: Profile) -> None:
     assert knn._repr_html_() == html.profile_fragment(knn)
     assert Page(knn._repr_html_()).tags[0] == ("div", {"class": "memscope"})
+
+
+def test_chart_and_graph_are_images_where_svg_is_taken_away(knn: Profile) -> None:
+    page = Page(html.profile_document(knn))
+    image, graph = [attributes for tag, attributes in page.tags if tag == "img"]
+    kind, _, data = str(image["src"]).partition(";base64,")
+    assert kind == "data:image/svg+xml"
+    root = ET.fromstring(base64.b64decode(data))
+    assert "step 1" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert format_bytes(max(knn.timeline)) in str(image["alt"])
+    assert "around the peak of nearest" in str(graph["alt"])
 
 
 def test_names_are_escaped(knn: Profile) -> None:

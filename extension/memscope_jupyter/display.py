@@ -10,6 +10,7 @@ from IPython.display import display
 from memscope.call import Call
 from memscope.lines import plan_line, profile_line
 from memscope.options import Options
+from memscope.report.html import profile_document
 from memscope.target import resolve
 
 if TYPE_CHECKING:
@@ -49,11 +50,30 @@ class Report:
         else:
             self._draw(_bundle(plan, plan.explain().rstrip(), f"{name} is the version that fits{exported}."))
 
-    def _draw(self, bundle: dict[str, str]) -> None:
+    def show_panel(self, profile: Profile, plan: Plan | None, note: str, model_id: str) -> None:
+        """The panel, and in the same output what stands for it where no kernel runs."""
+        view = {"version_major": 2, "version_minor": 0, "model_id": model_id}
+        self._draw({**_static(profile, plan, note), "application/vnd.jupyter.widget-view+json": view})
+
+    def show_static(self, profile: Profile, plan: Plan | None, note: str) -> None:
+        """What the panel leaves behind."""
+        self._draw(_static(profile, plan, note))
+
+    def _draw(self, bundle: dict[str, Any]) -> None:
         if self._handle is None:
             self._handle = display(bundle, raw=True, display_id=True)
         else:
             self._handle.update(bundle, raw=True)
+
+
+def _static(profile: Profile, plan: Plan | None, note: str) -> dict[str, str]:
+    """For a page without a kernel, and for one that takes styles and SVG away."""
+    explained = f"\n\n{plan.explain().rstrip()}" if plan is not None and plan.changed else ""
+    said = f"<pre>{html.escape(explained.strip())}</pre>" if explained else ""
+    return {
+        "text/plain": f"{profile}{explained}\n\n{note}",
+        "text/html": f"{profile_document(profile)}{said}<p>{html.escape(note)}</p>",
+    }
 
 
 def _bundle(result: Any, text: str, note: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import shlex
@@ -36,8 +37,11 @@ traces the call instead of running it: its function and arguments are evaluated,
 
 runs the statements of the cell and does the same for its last expression, a call.
 
-Without --limit it shows what the function takes; where that is more than the target holds, or with
---limit, it looks for a version that fits and binds it to <function>_safe.
+In a notebook it opens a panel: where the memory goes, a slider for the limit, the version that fits, a
+check of it, and a file of it to take away. Elsewhere it prints a report.
+
+Without --limit nothing is bound until you press Apply; where the function takes more than the target
+holds, or with --limit, it looks for a version that fits and binds it to <function>_safe at once.
 """
 
 
@@ -70,7 +74,8 @@ class MemscopeMagics(Magics):
         except (UsageError, TargetError) as error:
             raise MagicUsageError(str(error)) from None
         except LimitError as error:
-            _show_as(error, [str(error)])
+            if not hasattr(error, "_render_traceback_"):
+                _show_as(error, [str(error)])
             raise
         except SyntaxError:
             raise
@@ -98,6 +103,10 @@ class MemscopeMagics(Magics):
     def _debug(self, call: Call, options: Options) -> Any:
         if options.run and call.abstract:
             raise UsageError("--run needs values, and a ShapeDtypeStruct has none: call it with arrays.")
+        if not options.quiet and can_open(self.shell):
+            from .opening import open_panel
+
+            return open_panel(self.shell, call, options)
         report = Report(call, options)
         if not options.rewrites:
             profile = call.profile(options)
@@ -118,6 +127,12 @@ class MemscopeMagics(Magics):
         if theirs is not None:
             text = self.shell.InteractiveTB.structured_traceback(type(error), error, theirs, tb_offset=0)
             _show_as(error, text)
+
+
+def can_open(shell: InteractiveShell) -> bool:
+    """Whether there is a notebook to show a panel in, and what it is made of."""
+    needed = ("anywidget", "ipywidgets", "plotly")
+    return hasattr(shell, "kernel") and all(importlib.util.find_spec(name) for name in needed)
 
 
 def split_options(line: str) -> tuple[list[str], str]:

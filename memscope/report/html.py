@@ -6,8 +6,11 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
+from ..layout.shown import peak_view
+from ..picture import picture
 from ..sizes import format_bytes
-from . import text
+from . import image, text
+from .graph import GRAPH_STYLE, caption, graph_image, graph_svg, legend
 
 if TYPE_CHECKING:
     from ..profile import Buffer, Profile
@@ -16,6 +19,7 @@ ROWS = 40
 _CHART = (720, 200)  # width and height of the plot, in the SVG's own units
 _LEFT, _TOP, _BOTTOM = 78, 16, 34
 _BUCKETS = 240
+_NODES = 24  # of the graph: a page that can't be zoomed shows the nearest of the peak only
 
 # Hues from Okabe and Ito's colour-blind-safe palette; text and ground are the page's own, so that the
 # fragment sits well in a light and in a dark notebook.
@@ -44,8 +48,13 @@ _STYLE = """
 .memscope svg { display: block; width: 100%; height: auto; }
 .memscope svg text { fill: var(--ms-text); font: 12px system-ui, sans-serif; }
 .memscope .ms-key { display: inline-block; width: .75em; height: .75em; border-radius: 2px; margin: 0 .35em 0 .9em; }
+.memscope .mg-still svg { width: auto; max-width: 100%; max-height: 46rem; margin: 0 auto; }
 .memscope ol { margin: 0; padding-left: 1.6em; }
 .memscope li { padding: .1em 0; }
+"""
+_IMAGE_STYLE = """
+svg { --ms-temporary: #2a87c4; --ms-argument: #8a8a8a; --ms-peak: #d55e00; --ms-line: #8a8a8a55; }
+text { fill: #7a7a7a; font: 12px system-ui, sans-serif; }
 """
 _PAGE_STYLE = """
 :root { color-scheme: light dark; }
@@ -70,8 +79,30 @@ def page(title: str, fragment: str) -> str:
 
 def profile_fragment(profile: Profile) -> str:
     """The same as a piece of a page, as a notebook shows it."""
-    pieces = (_account(profile), _timeline(profile), _table(profile), _path(profile))
+    pieces = (_account(profile), _timeline(profile), _table(profile), _path(profile), _graph(profile))
+    return f'<div class="memscope"><style>{_STYLE}{GRAPH_STYLE}</style>{"".join(pieces)}</div>'
+
+
+def profile_document(profile: Profile) -> str:
+    """The same for a page that takes styles and SVG away, as GitHub does: the chart is an image."""
+    pieces = (
+        _account(profile),
+        _timeline(profile, as_image=True),
+        _table(profile),
+        _path(profile),
+        graph_document(profile),
+    )
     return f'<div class="memscope"><style>{_STYLE}</style>{"".join(pieces)}</div>'
+
+
+def graph_document(profile: Profile) -> str:
+    """The HLO graph around the peak alone, for such a page."""
+    return _graph(profile, as_image=True)
+
+
+def profile_chart(profile: Profile) -> str:
+    """The bytes in use over the schedule alone."""
+    return f'<div class="memscope"><style>{_STYLE}</style>{_timeline(profile)}</div>'
 
 
 def _account(profile: Profile) -> str:
@@ -80,26 +111,32 @@ def _account(profile: Profile) -> str:
     return f"<h2>{escape(title)}</h2>{lines}"
 
 
-def _timeline(profile: Profile) -> str:
-    top = max(profile.timeline, default=0)
-    if not top:
+def _timeline(profile: Profile, as_image: bool = False) -> str:
+    if not max(profile.timeline, default=0):
         return ""
+    label = f"The most, {format_bytes(max(profile.timeline))}, is in use at {text.peak_step(profile)}"
+    chart = _chart(profile, label)
+    return (
+        f"<h3>Bytes in use over the schedule</h3>{image.as_image(chart, _IMAGE_STYLE, label) if as_image else chart}"
+        f"<p>{_key('argument', 'arguments, results, constants')}{_key('temporary', 'temporaries')}</p>"
+        f"<p class=ms-note>{escape(label)}.</p>"
+    )
+
+
+def _chart(profile: Profile, label: str) -> str:
     width, height = _CHART
+    top = max(profile.timeline)
     steps = text.buckets(profile, _BUCKETS)
     held = profile.peak_bytes - profile.temp_bytes
     bars = "".join(_bar(profile, step, k, len(steps), held, top) for k, step in enumerate(steps))
     peak_at = max(range(len(steps)), key=lambda k: profile.timeline[steps[k]])
-    label = f"The most, {format_bytes(top)}, is in use at {text.peak_step(profile)}"
     return (
-        "<h3>Bytes in use over the schedule</h3>"
         f'<svg viewBox="0 0 {_LEFT + width + 8} {_TOP + height + _BOTTOM}" shape-rendering="crispEdges" '
         f'role="img" aria-label="{escape(label)}">'
         f"{_scale(top)}{bars}{_peak_mark(peak_at, len(steps))}"
         f'<text x="{_LEFT}" y="{_TOP + height + 20}">step 1</text>'
         f'<text x="{_LEFT + width}" y="{_TOP + height + 20}" text-anchor="end">'
         f"step {len(profile.timeline)}</text></svg>"
-        f"<p>{_key('argument', 'arguments, results, constants')}{_key('temporary', 'temporaries')}</p>"
-        f"<p class=ms-note>{escape(label)}.</p>"
     )
 
 
@@ -197,3 +234,17 @@ def _path(profile: Profile) -> str:
             f"<span class=ms-note><code>{escape(instruction)}</code></span></li>"
         )
     return f"<h3>How the largest buffer at the peak comes about, and what lets it go</h3><ol>{''.join(items)}</ol>"
+
+
+def _graph(profile: Profile, as_image: bool = False) -> str:
+    drawn = picture(profile.graph, peak_view(profile.graph, _NODES))
+    if not drawn.skeleton.boxes:
+        return ""
+    label = f"HLO instructions around the peak of {profile.name}"
+    said = f"<p class=ms-note>{escape(caption(drawn, 'they are not drawn'))}</p>"
+    if as_image:
+        return f"<h3>What computes what, around the peak</h3>{graph_image(drawn, label)}{said}"
+    return (
+        "<h3>What computes what, around the peak</h3><div class=mg-graph>"
+        f"<div class=mg-still>{graph_svg(drawn, label)}</div>{legend(drawn)}{said}</div>"
+    )

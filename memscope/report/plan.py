@@ -56,7 +56,7 @@ def _as_written(plan: Plan) -> list[str]:
 
 def _moved_lines(moved: Moved) -> list[str]:
     again = "" if moved.loop == "cond" else ", again in each of its steps"
-    array = f"{_array(moved.dtype, moved.shape)}  {format_bytes(moved.bytes)}"
+    array = f"{array_text(moved.dtype, moved.shape)}  {format_bytes(moved.bytes)}"
     return [
         "",
         f"  made inside the {moved.loop}{_at(moved.within)}{again}: what it needs of",
@@ -79,22 +79,23 @@ def _loop_lines(loop: Loop) -> list[str]:
 def _stream(stream: Stream, loop: Loop) -> str:
     chunk = stream.bytes * loop.chunk // max(1, loop.size)
     return (
-        f"{_array(stream.dtype, stream.shape)}  {format_bytes(stream.bytes)} -> {format_bytes(chunk)}, "
+        f"{array_text(stream.dtype, stream.shape)}  {format_bytes(stream.bytes)} -> {format_bytes(chunk)}, "
         f"cut along axis {stream.axis}  {stream.op}{_at(stream.source)}"
     )
 
 
-_KINDS = {"stack": "written chunk by chunk", "add": "summed up", "dot": "summed up", "mul": "multiplied up",
+KINDS = {"stack": "written chunk by chunk", "add": "summed up", "dot": "summed up", "mul": "multiplied up",
           "max": "the running maximum", "min": "the running minimum", "scatter": "accumulated in place",
           "top_k": "the best so far", "state": "handed on from chunk to chunk", "same": "the same in every chunk",
           "argmax": "the running argmax", "argmin": "the running argmin"}  # fmt: skip
 
 
 def _sink(sink: SinkInfo) -> str:
-    return f"{_array(sink.dtype, sink.shape)}  {_KINDS.get(sink.kind, sink.kind)}  {sink.op}{_at(sink.source)}"
+    return f"{array_text(sink.dtype, sink.shape)}  {KINDS.get(sink.kind, sink.kind)}  {sink.op}{_at(sink.source)}"
 
 
-def _array(dtype: str, shape: Sequence[int]) -> str:
+def array_text(dtype: str, shape: Sequence[int]) -> str:
+    """As in "float32[256,1000]"."""
     return f"{dtype}[{','.join(map(str, shape))}]"
 
 
@@ -112,7 +113,7 @@ def limit_error_text(lowest: Plan, held: Sequence[tuple[Buffer, str]]) -> str:
     telling = [item for item in held if 100 * item[0].bytes >= lowest.peak_bytes]
     for buffer, reason in telling[:5]:
         lines.append(
-            f"  {format_bytes(buffer.bytes):>9}  {_array(buffer.dtype, buffer.shape)} {_what(buffer)}"
+            f"  {format_bytes(buffer.bytes):>9}  {array_text(buffer.dtype, buffer.shape)} {_what(buffer)}"
             f"{_at(buffer.source)}: {reason}."
         )
     if len(held) > len(telling[:5]):

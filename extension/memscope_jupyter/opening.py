@@ -1,0 +1,106 @@
+"""From a call in a cell to a panel under it: what happens while the cell runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from memscope import LimitError
+from memscope.call import Call
+from memscope.options import Options
+
+from .display import Report
+from .panel import Panel
+from .session import Session
+from .state import State
+
+open_panels: dict[str, Panel] = {}
+"""The panel of each cell, by the cell's id: running the cell again closes it."""
+
+
+def open_panel(shell: InteractiveShell, call: Call, options: Options) -> Any:
+    """Compiles the call, plans where a limit is asked for, and shows the panel; the rest goes on after the cell.
+
+    Raises:
+      LimitError: after the panel is shown, which says what is in the way.
+      Whatever the user's function raises while it is traced.
+    """
+    cell = _cell_id(shell)
+    if cell in open_panels:
+        open_panels[cell].close()
+    name = options.name or f"{call.name}_safe"
+    report = Report(call, options)
+    session = Session(call, options)
+    session.trace()
+    session.wait(session.profile(), report.progress)
+    refused = _take_at_once(shell, session, report, options, name)
+    _show(shell, session, report, name, cell)
+    if refused:
+        raise _short(refused)
+    if options.run and session.state.plan is not None:
+        return session.state.plan.fn(*call.args, **call.kwargs)
+    return None
+
+
+def _take_at_once(shell: InteractiveShell, session: Session, report: Report, options: Options, name: str) -> str:
+    """Plans, binds and exports where that was asked for; why not, where the limit can't be met."""
+    state = session.state
+    assert state.profile is not None
+    if not options.rewrites and state.profile.peak_bytes <= state.target.capacity_bytes:
+        return ""
+    try:
+        session.wait(session.plan_as_asked(), report.progress)
+    except LimitError as error:
+        return str(error).partition(" (")[0]
+    plan = session.state.plan
+    assert plan is not None
+    shell.push({name: plan.fn})
+    if options.export is not None:
+        plan.save(options.export)
+    return ""
+
+
+def _show(shell: InteractiveShell, session: Session, report: Report, name: str, cell: str) -> None:
+    def settled(state: State, closed: bool) -> None:
+        if closed:
+            open_panels.pop(cell, None)
+        if state.profile is None:
+            return
+        note = _note(state, name, shell.user_ns.get(name))
+        if closed:
+            report.show_static(state.profile, state.plan, note)
+        else:
+            report.show_panel(state.profile, state.plan, note, panel.model_id)
+
+    panel = Panel(
+        session,
+        name=name,
+        bind=lambda name, value: shell.push({name: value}),
+        post=shell.kernel.io_loop.add_callback,  # type: ignore[attr-defined]
+        settled=settled,
+    )
+    open_panels[cell] = panel
+    settled(session.state, False)
+
+
+def _note(state: State, name: str, bound: Any) -> str:
+    """What there is to say under the report that stands for the panel."""
+    if state.plan is not None and not state.plan.fits and state.message is not None:
+        return f"{state.message.text} {state.message.next_step}"
+    if state.plan is not None and bound is state.plan.fn:
+        return f"{name} is the version that fits."
+    return "With --limit SIZE: a version that fits it."
+
+
+def _cell_id(shell: InteractiveShell) -> str:
+    """The front end's name of the cell, the same each time that the cell runs."""
+    parent: dict[str, Any] = shell.get_parent()  # type: ignore[attr-defined]
+    return str(parent.get("metadata", {}).get("cellId") or parent.get("header", {}).get("msg_id", ""))
+
+
+def _short(refused: str) -> LimitError:
+    """What the cell ends with: nothing is bound, so it has failed, but the panel says it all."""
+    error = LimitError(f"{refused}. Nothing is bound; the panel says what is in the way.", 0, ())
+    error._render_traceback_ = lambda: [str(error)]  # type: ignore[attr-defined]
+    return error

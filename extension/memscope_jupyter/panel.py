@@ -1,0 +1,404 @@
+"""The panel: header and slider, tabs, buttons. Composes the views, and hands each what it shows of the session."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import ipywidgets
+
+from memscope import Buffer, Plan, Profile
+from memscope.errors import ArgumentError, SizeError
+from memscope.sizes import format_bytes
+
+from .buffers import columns, rows
+from .rewrite import alternative_columns, alternative_rows, rewrite_html, source_html
+from .run import run_html
+from .session import Session
+from .source import excerpt, files_of
+from .state import Message, Stage, State, Tone, error_message
+from .status import status_html
+from .timeline import chart_fallback, chart_side, describe
+from .view import LimitBar, SourceView, Table, TimelineView
+
+TABS = ("Timeline", "Buffers", "Graph", "Rewrite", "Run")
+GRAPH = TABS.index("Graph")
+TITLES = {"before": "as written", "after": "rewritten"}
+
+Bind = Callable[[str, Callable[..., Any]], None]
+Post = Callable[[Callable[[], None]], None]
+
+
+class Panel:
+    """All widgets of one session.
+
+    Args:
+      session: what is shown; its work goes on in the background.
+      name: what Apply binds the rewritten function to.
+      bind: gives a value a name in the user's namespace.
+      post: has something done on the thread that the kernel answers on; widgets are touched on that one alone.
+      settled: called after the user has taken a plan, and when the panel closes: what is stored of it has changed.
+    """
+
+    def __init__(
+        self, session: Session, name: str, bind: Bind, post: Post, settled: Callable[[State, bool], None]
+    ) -> None:
+        self._session: Session | None = session
+        self._name, self._bind, self._post, self._settled = name, bind, post, settled
+        self._shown = State(name=session.state.name, target=session.state.target)
+        self._latest = session.state
+        self._posted = self._seen = False
+        self._side, self._selected = "before", ""
+        self._files = files_of(session.program)
+        self._graph: tuple[str, Profile, Any] | None = None
+        self._make_views(session)
+        self.root = self._composed()
+        self._show(session.state)
+        session.listen(self._hear)
+
+    @property
+    def model_id(self) -> str:
+        return str(self.root.model_id)
+
+    @property
+    def state(self) -> State:
+        """The latest, whether the page shows it yet or not."""
+        return self._latest
+
+    def close(self) -> None:
+        """Ends the session, and takes the panel off the page."""
+        if self._session is None:
+            return
+        session, last = self._session, self._latest
+        self._session = None
+        session.close()
+        self._settled(last, True)
+        for widget in (self._link, *_all_widgets(self.root)):
+            widget.close()
+        self._shown = self._latest = session.state
+        self._graph = None
+        self._files = {}
+
+    # Widgets.
+
+    def _make_views(self, session: Session) -> None:
+        self.bar = LimitBar(self._on_bar)
+        self.chart = TimelineView(self._on_chart)
+        self.table = Table(self._on_table)
+        self.source = SourceView(lambda message: None)
+        self.alternatives = Table(self._on_alternative)
+        self._use = _button("Compile this way", self._on_use, disabled=True)
+        title = _words("<h4>Other axes and chunks: predicted, until XLA compiles the one you choose</h4>")
+        self._other_ways = ipywidgets.VBox([title, self.alternatives, self._use])
+        self._rewrite = ipywidgets.HTML()
+        self._code = ipywidgets.HTML()
+        self._run = ipywidgets.HTML()
+        self._status = ipywidgets.HTML()
+        self._graph_box = ipywidgets.VBox([_words("<p>Open this tab to draw the graph.</p>")])
+        self.apply = _button(f"Apply as {self._name}", self._on_apply, "primary")
+        self.check = _button("Run and check", self._on_check)
+        self.file = ipywidgets.Text(f"{self._name}.py", layout={"width": "170px"})
+        self.file.tooltip = "File to export to: .py is source that needs JAX alone, .jaxexport a compiled artifact"
+        self.export = _button("Export", self._on_export)
+        self.cancel = _button("Cancel", lambda _: session.cancel())
+        self.closing = _button("Close", lambda _: self.close())
+        self._link = ipywidgets.jslink((self.bar, "preview"), (self.chart, "limit"))
+
+    def _composed(self) -> ipywidgets.VBox:
+        rewrite = ipywidgets.VBox([self._rewrite, self._other_ways, self._code])
+        self.tabs = ipywidgets.Tab([self.chart, self.table, self._graph_box, rewrite, self._run], titles=TABS)
+        self.tabs.observe(self._on_tab, "selected_index")
+        buttons = ipywidgets.HBox([self.apply, self.check, self.file, self.export, self.cancel, self.closing])
+        buttons.add_class("memscope-buttons")
+        self.cancel.add_class("ms-right")
+        root = ipywidgets.VBox([self.bar, self.tabs, self.source, self._status, buttons])
+        return root.add_class("memscope-frame")
+
+    # From the session to the page.
+
+    def _hear(self, state: State) -> None:
+        """On whichever thread: notes the latest state, and has it shown."""
+        self._latest = state
+        if not self._posted:
+            self._posted = True
+            self._post(self._catch_up)
+
+    def _catch_up(self) -> None:
+        self._posted = False
+        if self._session is not None:
+            self._show(self._latest)
+
+    def _show(self, state: State) -> None:
+        old, self._shown = self._shown, state
+        if state.profile is None:
+            return
+        if self._side == "after" and state.rewritten is None:
+            self._side, self._selected = "before", ""
+        self.bar.data = _bar_data(state)
+        if state.profile is not old.profile or state.plan is not old.plan:
+            self._show_profiles(state)
+        if (state.plan, state.alternatives, state.source) != (old.plan, old.alternatives, old.source):
+            self._show_rewrite(state)
+        if state.check is not old.check or state.plan is not old.plan:
+            self._run.value = _framed(run_html(state.plan, state.check, self._abstract))
+        self._status.value = status_html(state)
+        self._enable(state)
+
+    def _show_profiles(self, state: State) -> None:
+        assert state.profile is not None
+        if self._buffer() is None:
+            largest = self._profile(self._side).largest_at_peak
+            self._selected = largest.name if largest else ""
+        self._show_chart(state)
+        self._show_table(state)
+        self._show_selection()
+        self._show_graph()
+
+    def _show_chart(self, state: State) -> None:
+        assert state.profile is not None
+        after = state.rewritten
+        self.chart.data = {
+            "before": chart_side(state.profile, "before", TITLES["before"]),
+            "after": chart_side(after, "after", TITLES["after"]) if after else None,
+            "selected": [self._side, self._selected],
+            "fallback": chart_fallback(state.profile),
+        }
+
+    def _show_table(self, state: State) -> None:
+        profile = self._profile(self._side)
+        sides = list(TITLES.items()) if state.rewritten is not None else []
+        self.table.data = {
+            "columns": columns(),
+            "rows": rows(profile),
+            "sides": sides,
+            "side": self._side,
+            "empty": "no buffers",
+        }
+
+    def _show_rewrite(self, state: State) -> None:
+        plan = state.plan
+        self._rewrite.value = _framed(rewrite_html(plan))
+        self._code.value = _framed(source_html(state.name, state.source))
+        offered = alternative_rows(plan, state.alternatives or ()) if plan is not None else []
+        self.alternatives.data = {
+            "columns": alternative_columns() if offered else [],
+            "rows": offered,
+            "sides": [],
+            "side": "",
+            "empty": "",
+        }
+        self.alternatives.selected = next((row["id"] for row in offered if row["marked"]), "")
+        self._other_ways.layout.display = "" if offered else "none"
+        self._use.disabled = True
+
+    def _show_selection(self) -> None:
+        """The buffer under the eye, in every view at once."""
+        self.table.selected = self._selected
+        self.source.data = self._source_data()
+        if self._graph is not None and self._graph[0] == self._side:
+            self._graph[2].selected = self._selected
+
+    def _source_data(self) -> dict[str, Any]:
+        buffer = self._buffer()
+        if buffer is None:
+            return {"facts": "No buffer is selected.", "file": "", "lines": [], "marked": 0}
+        found = excerpt(buffer.source, self._files)
+        return {
+            "facts": describe(buffer, self._profile(self._side)),
+            "file": buffer.source or "no line of yours: the caller's, or XLA's own",
+            "lines": [] if found is None else [list(pair) for pair in found.lines],
+            "marked": 0 if found is None else found.marked,
+        }
+
+    def _enable(self, state: State) -> None:
+        confirmed = state.plan is not None and state.plan.fits
+        free = not state.busy or state.stage is Stage.EXPLORING
+        self.apply.disabled = not (confirmed and free)
+        self.export.disabled = not (confirmed and free)
+        self.check.disabled = not (confirmed and free) or self._abstract
+        self.cancel.disabled = not state.busy
+        self._use.disabled = self._use.disabled or not free
+
+    @property
+    def _abstract(self) -> bool:
+        return self._session is None or self._session.abstract
+
+    def _profile(self, side: str) -> Profile:
+        found = self._shown.rewritten if side == "after" else self._shown.profile
+        assert found is not None
+        return found
+
+    def _buffer(self) -> Buffer | None:
+        return next((b for b in self._profile(self._side).buffers if b.name == self._selected), None)
+
+    # From the page to the session.
+
+    def _on_bar(self, message: dict[str, Any]) -> None:
+        assert self._session is not None
+        if message["type"] == "hello":
+            self._welcome(self._session)
+        elif message["type"] == "limit":
+            self._session.plan(int(message["limit"]))
+        elif message["type"] == "typed":
+            self._on_typed(self._session, message["text"])
+
+    def _welcome(self, session: Session) -> None:
+        """Somebody looks: only now the frontier is worth its time, and a notebook that runs without a page saves it."""
+        if not self._seen:
+            self._seen = True
+            session.explore()
+
+    def _on_typed(self, session: Session, text: str) -> None:
+        try:
+            limit = session.limit_of(text)
+        except (SizeError, ArgumentError) as error:
+            session.say(error_message(error))
+        else:
+            session.plan(limit)
+
+    def _on_chart(self, message: dict[str, Any]) -> None:
+        if message["type"] == "select":
+            self.select(message["side"], message["id"])
+
+    def _on_table(self, message: dict[str, Any]) -> None:
+        if message["type"] == "side":
+            largest = self._profile(message["side"]).largest_at_peak
+            self.select(message["side"], largest.name if largest else "")
+        elif message["type"] == "select":
+            self.select(self._side, message["id"])
+
+    def select(self, side: str, name: str) -> None:
+        """Shows one buffer in every view."""
+        if (side, name) == (self._side, self._selected):
+            return
+        turned = side != self._side
+        self._side, self._selected = side, name
+        if turned:
+            self._show_table(self._shown)
+            self._show_graph()
+        self.chart.data = {**self.chart.data, "selected": [side, name]}
+        self._show_selection()
+
+    def _on_alternative(self, message: dict[str, Any]) -> None:
+        if message["type"] != "select":
+            return
+        self.alternatives.selected = message["id"]
+        row = next(row for row in self.alternatives.data["rows"] if row["id"] == message["id"])
+        self._use.disabled = row["marked"] or (self._shown.busy and self._shown.stage is not Stage.EXPLORING)
+
+    def _on_use(self, _: Any) -> None:
+        offered = self._shown.alternatives
+        if self._session is not None and offered and self.alternatives.selected:
+            self._session.instead(offered[int(self.alternatives.selected)])
+
+    def _on_apply(self, _: Any) -> None:
+        session, plan = self._session, self._confirmed_plan()
+        if session is not None and plan is not None:
+            self._bind(self._name, plan.fn)
+            said = f"{self._name} is bound: call it as you call {self._latest.name}."
+            session.say(Message(said, tone=Tone.DONE))
+            self._settled(self._latest, False)
+            self.apply.focus()
+
+    def _on_check(self, _: Any) -> None:
+        if self._session is not None and self._confirmed_plan() is not None:
+            self.tabs.selected_index = TABS.index("Run")
+            self._session.check()
+
+    def _on_export(self, _: Any) -> None:
+        if self._session is not None and self._confirmed_plan() is not None:
+            self._session.export(self.file.value)
+
+    def _confirmed_plan(self) -> Plan | None:
+        """The plan for the limit on the slider; a click may come before the page knows that it is not there yet."""
+        plan = self._latest.plan
+        if plan is not None and plan.fits:
+            return plan
+        if self._session is not None and plan is None:
+            self._session.say(Message("This limit is still being planned.", "Press again once XLA has confirmed it."))
+        return None
+
+    # The graph, made when its tab is opened.
+
+    def _on_tab(self, change: dict[str, Any]) -> None:
+        if change["new"] == GRAPH:
+            self._show_graph()
+
+    def _show_graph(self) -> None:
+        if self.tabs.selected_index != GRAPH or self._shown.profile is None:
+            return
+        profile = self._profile(self._side)
+        if self._graph is not None and self._graph[:2] == (self._side, profile):
+            return
+        try:
+            widget = importlib.import_module(".graph", __package__).graph_widget(profile)
+        except ImportError:
+            self._graph_box.children = [_words("<p>The graph can't be drawn: its part of memscope is missing.</p>")]
+            return
+        if self._graph is not None:
+            self._graph[2].close()
+        self._graph = self._side, profile, widget
+        widget.selected = self._selected
+        widget.observe(self._on_graph, "selected")
+        self._graph_box.children = [widget]
+
+    def _on_graph(self, change: dict[str, Any]) -> None:
+        if self._graph is not None and change["new"]:
+            self.select(self._graph[0], change["new"])
+
+
+def _bar_data(state: State) -> dict[str, Any]:
+    profile, plan = state.profile, state.plan
+    assert profile is not None
+    return {
+        "name": state.name,
+        "target": state.target.name,
+        "capacity": state.target.capacity_bytes,
+        "today": profile.peak_bytes,
+        "held": profile.argument_bytes + profile.output_bytes - profile.alias_bytes,
+        "floor": state.floor_bytes,
+        "points": [{"limit": p.limit, "peak": p.peak_bytes, "slowdown": p.slowdown} for p in state.points],
+        "note": _scale_note(state),
+        "limit": state.limit,
+        "confirmed": None if plan is None else _confirmed(plan),
+    }
+
+
+def _scale_note(state: State) -> str:
+    """What the marks on the slider are."""
+    if state.stage is Stage.EXPLORING:
+        return "looking for plans on the way"
+    capacity, profile = state.target.capacity_bytes, state.profile
+    inside = profile is not None and capacity < profile.peak_bytes
+    marks = [f"\u2016 {state.target.name} holds {format_bytes(capacity)}"] if inside else []
+    return ", ".join([*(["\u25cb plans on the way"] if len(state.points) > 1 else []), *marks])
+
+
+def _confirmed(plan: Plan) -> dict[str, Any]:
+    bounded = plan.compiled.hidden_bytes > 0  # XLA gives no figure for this build, only an upper bound
+    facts = {"limit": plan.limit_bytes, "peak": plan.peak_bytes, "slowdown": plan.slowdown, "fits": plan.fits}
+    return {**facts, "bounded": bounded}
+
+
+def _framed(html: str) -> str:
+    return f'<div class="memscope-panel ms-words">{html}</div>'
+
+
+def _words(html: str) -> ipywidgets.HTML:
+    return ipywidgets.HTML(_framed(html))
+
+
+def _button(label: str, pressed: Callable[[Any], None], style: str = "", disabled: bool = False) -> ipywidgets.Button:
+    button = ipywidgets.Button(
+        description=label, button_style=style, disabled=disabled, layout={"width": "auto", "align_self": "flex-start"}
+    )
+    button.on_click(pressed)
+    return button
+
+
+def _all_widgets(root: ipywidgets.Widget) -> list[ipywidgets.Widget]:
+    """A widget and all that it is made of, the innermost first."""
+    parts = [*getattr(root, "children", ()), *(getattr(root, part, None) for part in ("layout", "style"))]
+    below = [w for part in parts if isinstance(part, ipywidgets.Widget) for w in _all_widgets(part)]
+    return [*below, root]

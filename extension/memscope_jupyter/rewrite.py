@@ -1,0 +1,143 @@
+"""The tab Rewrite in words: what is streamed, why, what it costs, and what else would work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from memscope import Alternative, Loop, Plan
+from memscope.plan import SinkInfo
+from memscope.report.plan import KINDS, array_text
+from memscope.sizes import format_bytes
+
+
+def rewrite_html(plan: Plan | None) -> str:
+    """All but the alternatives."""
+    if plan is None:
+        return "<p>No version is confirmed for this limit yet.</p>"
+    if not plan.changed:
+        return (
+            f"<p>{escape(plan.program.name)} fits this limit as it is written: nothing is rewritten.</p>"
+            "<p>Drag the limit to the left, and this tab says what would be computed in chunks to get there.</p>"
+        )
+    sentences = [*_moved(plan), *(s for loop in plan.loops for s in _loop(loop)), _cost(plan)]
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return f"<ul>{items}</ul>{_figures(plan)}"
+
+
+def source_html(name: str, source: str | None) -> str:
+    """The generated source, folded."""
+    if not source:
+        return ""
+    return (
+        f"<details><summary>The source of {escape(name)}_safe, which needs JAX alone</summary>"
+        f"<pre>{escape(source)}</pre></details>"
+    )
+
+
+def _loop(loop: Loop) -> list[str]:
+    if not loop.streams:
+        return [f"A loop takes {loop.chunk:,} of {loop.size:,} steps at a time, {loop.trips:,} times."]
+    largest, *rest = loop.streams
+    chunk = format_bytes(largest.bytes * loop.chunk // max(1, loop.size))
+    cut = f"{loop.chunk:,} of {loop.size:,} slices along axis {largest.axis} at a time"
+    more = f" {len(rest)} more that go with it are treated alike." if rest else ""
+    kept = " and ".join(_kept(sink) for sink in loop.sinks[:3])
+    return [
+        f"{array_text(largest.dtype, largest.shape)}, made by {largest.op}{_at(largest.source)}, never exists whole: "
+        f"it is computed {cut}, in {loop.trips:,} chunks of {chunk} in place of {format_bytes(largest.bytes)}.{more}",
+        f"That works because all that is kept of it is {kept}.",
+    ]
+
+
+def _kept(sink: SinkInfo) -> str:
+    return f"{array_text(sink.dtype, sink.shape)} of {sink.op}{_at(sink.source)}, {KINDS.get(sink.kind, sink.kind)}"
+
+
+def _at(source: str | None) -> str:
+    return f" at {source}" if source else ""
+
+
+def _moved(plan: Plan) -> list[str]:
+    return [
+        f"{array_text(m.dtype, m.shape)}, {format_bytes(m.bytes)}, is made piece by piece inside the {m.loop} "
+        "that reads it."
+        for m in plan.moved
+    ]
+
+
+def _cost(plan: Plan) -> str:
+    return (
+        f"It takes about {plan.slowdown:.2g}x the time of before (an estimate), for {plan.extra_work:.2f}x the "
+        "arithmetic (counted)."
+    )
+
+
+def _figures(plan: Plan) -> str:
+    before, after = plan.request.profile, plan.profile
+    rows = [
+        ("peak", format_bytes(plan.original_peak_bytes), format_bytes(plan.peak_bytes)),
+        ("arguments", format_bytes(before.argument_bytes), format_bytes(after.argument_bytes)),
+        ("results", format_bytes(before.output_bytes), format_bytes(after.output_bytes)),
+        ("temporaries", format_bytes(plan.original_temp_bytes), format_bytes(plan.temp_bytes)),
+        ("time, estimated", "1x", f"about {plan.slowdown:.2g}x"),
+        ("arithmetic, counted", "1x", f"{plan.extra_work:.2f}x"),
+    ]
+    return figures_table(("", "as written", "rewritten"), rows)
+
+
+def figures_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A small table whose first column names what the others give figures of."""
+    titles = "".join(f'<th class="ms-n">{escape(cell)}</th>' for cell in head[1:])
+    body = "".join(f"<tr>{_figures_row(row)}</tr>" for row in rows)
+    return f"<table><thead><tr><th>{escape(head[0])}</th>{titles}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _figures_row(row: Sequence[str]) -> str:
+    figures = "".join(f'<td class="ms-n">{escape(cell)}</td>' for cell in row[1:])
+    return f'<th scope="row">{escape(row[0])}</th>{figures}'
+
+
+ALTERNATIVES = (
+    ("axis", True, False),
+    ("steps at a time", True, False),
+    ("predicted peak", True, False),
+    ("predicted time", True, False),
+    ("fits", False, False),
+    ("what is cut", False, True),
+)
+
+
+def alternative_columns() -> list[dict[str, Any]]:
+    return [{"label": label, "numeric": numeric, "code": code} for label, numeric, code in ALTERNATIVES]
+
+
+def alternative_rows(plan: Plan, alternatives: Sequence[Alternative]) -> list[dict[str, Any]]:
+    """One row each; the row's id is its index."""
+    return [_row(str(k), alternative, plan) for k, alternative in enumerate(alternatives)]
+
+
+def _row(key: str, alternative: Alternative, plan: Plan) -> dict[str, Any]:
+    loop = max(alternative.loops, key=lambda loop: loop.streams[0].bytes if loop.streams else 0)
+    what = _what(loop)
+    axis = loop.streams[0].axis if loop.streams else 0
+    peak, slowdown = alternative.predicted_peak_bytes, alternative.predicted_slowdown
+    fits = "yes" if peak <= plan.limit_bytes else "no"
+    steps = f"{loop.chunk:,} of {loop.size:,}"
+    current = alternative.loops == plan.loops
+    return {
+        "id": key,
+        "title": "this plan" if current else "",
+        "colour": None,
+        "marked": current,
+        "cells": [str(axis), steps, f"about {format_bytes(peak)}", f"about {slowdown:.2g}x", fits, what],
+        "keys": [axis, loop.chunk / loop.size, peak, slowdown, fits, what],
+    }
+
+
+def _what(loop: Loop) -> str:
+    if not loop.streams:
+        return f"a loop of {loop.size:,} steps"
+    largest = loop.streams[0]
+    return f"{array_text(largest.dtype, largest.shape)} {largest.op}{_at(largest.source)}"

@@ -1,0 +1,55 @@
+"""The tab Run in words: what was checked, and what was measured beside what was predicted."""
+
+from __future__ import annotations
+
+from html import escape
+
+from memscope import Check, Plan
+from memscope.lines import format_seconds
+from memscope.sizes import format_bytes
+
+from .rewrite import figures_table
+
+
+def run_html(plan: Plan | None, check: Check | None, abstract: bool) -> str:
+    """What the tab says at any time."""
+    if abstract:
+        return (
+            "<p>This call was given shapes without values, so there is nothing to run.</p>"
+            "<p>Call %memsafe with arrays to check the rewritten function against the original.</p>"
+        )
+    if check is None or plan is None:
+        return (
+            "<p>Nothing has run yet. <em>Run and check</em> runs the rewritten function, and the original where it "
+            "fits, in a fresh process: do the values agree, what is the measured peak, how long does each take?</p>"
+        )
+    tone = "ms-done" if check.ok else "ms-error"
+    return f'<p class="{tone}">{_verdict(check)}</p><p>{escape(_how(check))}</p>{_figures(plan, check)}'
+
+
+def _verdict(check: Check) -> str:
+    if not check.ok:
+        return "NOT RIGHT: see below."
+    return "It ran within its limit." if check.max_abs_err is None else "The values agree."
+
+
+def _how(check: Check) -> str:
+    return check.how[:1].upper() + check.how[1:]
+
+
+def _figures(plan: Plan, check: Check) -> str:
+    peak = "not measured" if check.measured_peak_bytes is None else format_bytes(check.measured_peak_bytes)
+    rows = [("peak", format_bytes(plan.peak_bytes), peak), ("limit", format_bytes(plan.limit_bytes), "")]
+    if check.seconds is not None:
+        rows.append(("time of the rewritten function", "", format_seconds(check.seconds)))
+    if check.original_seconds is not None:
+        rows.append(("time of the original", "", format_seconds(check.original_seconds)))
+    if check.seconds is not None and check.original_seconds:
+        rows.append(
+            ("time, as a ratio", f"about {plan.slowdown:.2g}x", f"{check.seconds / check.original_seconds:.2g}x")
+        )
+    if check.max_abs_err is not None:
+        rows.append(("largest error", "", f"{check.max_abs_err:.2g}"))
+    if check.max_rel_err is not None:
+        rows.append(("the same, of the largest value", "", f"{check.max_rel_err:.2g}"))
+    return figures_table(("", "by XLA or predicted", "measured"), rows)

@@ -1,0 +1,105 @@
+"""What a panel shows, as immutable snapshots: made by the session, read by the views."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from memscope import Alternative, Check, Plan, Point, Profile, Target
+from memscope.errors import LimitError
+from memscope.sizes import format_bytes
+
+
+class Stage(enum.Enum):
+    """What goes on."""
+
+    COMPILING = "compiling"
+    EXPLORING = "exploring"
+    PLANNING = "planning"
+    CHECKING = "checking"
+    EXPORTING = "exporting"
+    IDLE = "idle"
+    CLOSED = "closed"
+
+
+class Tone(enum.Enum):
+    """What kind of news a message is."""
+
+    DONE = "done"
+    NOTE = "note"
+    ERROR = "error"
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """One sentence, and what to do next where there is something."""
+
+    text: str
+    next_step: str = ""
+    tone: Tone = Tone.NOTE
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class State:
+    """One moment of a session.
+
+    Attributes:
+      name, target: the function, and where it will run.
+      stage, line: what goes on, and the latest line on its progress.
+      profile: the function as written; None until it is compiled.
+      points: the frontier so far, by rising limit; the first is the floor.
+      explored: there are no more points to come.
+      limit: the limit asked for, in bytes; None until there is a profile.
+      plan: confirmed by XLA for `limit`; None while that is only predicted.
+      rewritten: the plan's own profile; None where nothing is rewritten.
+      source, alternatives: the plan's Python source, and other axes and chunks; None until there was time for them.
+      check: of this plan.
+      message: the latest news.
+    """
+
+    name: str
+    target: Target
+    stage: Stage = Stage.COMPILING
+    line: str = ""
+    profile: Profile | None = None
+    points: tuple[Point, ...] = ()
+    explored: bool = False
+    limit: int | None = None
+    plan: Plan | None = None
+    rewritten: Profile | None = None
+    source: str | None = None
+    alternatives: tuple[Alternative, ...] | None = None
+    check: Check | None = None
+    message: Message | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self.stage not in (Stage.IDLE, Stage.CLOSED)
+
+    @property
+    def floor_bytes(self) -> int | None:
+        """The lowest peak that can be reached, where that is known."""
+        return self.points[0].peak_bytes if self.points else None
+
+
+def error_message(error: BaseException) -> Message:
+    """An error as one sentence and a next step."""
+    if isinstance(error, LimitError):
+        return _cant_fit(error)
+    sentence, _, rest = str(error).strip().partition("\n")
+    if not sentence:
+        sentence = f"{type(error).__name__} was raised without a word."
+    next_step = rest.strip().partition("\n")[0] or "Choose another limit, or run the cell again."
+    return Message(sentence, next_step, Tone.ERROR)
+
+
+def _cant_fit(error: LimitError) -> Message:
+    first = str(error).partition(" (")[0]
+    held = ""
+    if error.blockers:
+        buffer, reason = error.blockers[0]
+        at = f" at {buffer.source}" if buffer.source else ""
+        what = f"argument {buffer.name}" if buffer.kind == "argument" else buffer.op
+        held = f", where {format_bytes(buffer.bytes)} of {what}{at} stay: {reason}"
+    floor = format_bytes(error.floor_bytes)
+    return Message(f"{first}{held}.", f"Raise the limit to the floor, {floor}, or above it.", Tone.ERROR)

@@ -1,0 +1,80 @@
+"""Pictures of every tab, light and dark, wide and narrow, to be looked at with a critical eye.
+
+python -m tests.browser.screenshots [FOLDER]
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+import tempfile
+
+from playwright.sync_api import Locator, sync_playwright
+
+from tests.browser.lab import Desk, chromium, running_lab
+
+CELLS = [
+    """\
+import jax, jax.numpy as jnp, numpy as np
+
+def attention(q, k, v):
+    scores = q @ k.swapaxes(-1, -2) / jnp.sqrt(q.shape[-1])
+    weights = jax.nn.softmax(scores)
+    return weights @ v
+
+rng = np.random.default_rng(0)
+q, k, v = (rng.normal(size=(4, 1024, 32)).astype(np.float32) for _ in range(3))
+%load_ext memscope""",
+    "%memsafe --limit 4MiB attention(q, k, v)",
+    "%memsafe --limit 100KiB attention(q, k, v)",
+]
+TABS = ("Timeline", "Buffers", "Graph", "Rewrite", "Run")
+THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
+WIDTHS = {"wide": 1100, "narrow": 600}
+
+
+def take(desk: Desk, folder: pathlib.Path) -> None:
+    """Opens one notebook, and looks at it in every light."""
+    desk.lab.write("attention.ipynb", CELLS)
+    desk.open("attention.ipynb")
+    desk.run(0)
+    desk.run(1)
+    panel = desk.panel()
+    panel.locator("[data-drawn]").wait_for()
+    panel.get_by_role("button", name="Run and check").click()
+    panel.locator(".ms-done").first.wait_for()
+    panel.get_by_text("plans on the way", exact=False).wait_for()
+    panel.get_by_role("button", name="Cancel", disabled=True).wait_for()
+    for theme, name in THEMES.items():
+        desk.page.evaluate(f"() => window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{name}'}})")
+        for size, width in WIDTHS.items():
+            desk.page.set_viewport_size({"width": width, "height": 1200})
+            _take_tabs(desk, panel, folder / f"{theme}-{size}")
+    desk.run(2)
+    desk.panel(1).locator("[data-drawn]").wait_for()
+    desk.panel(1).screenshot(path=folder / "does-not-fit.png")
+
+
+def _take_tabs(desk: Desk, panel: Locator, stem: pathlib.Path) -> None:
+    for tab in TABS:
+        panel.get_by_role("tab", name=tab).click()
+        desk.page.wait_for_timeout(500)  # a theme's change and a chart's redraw have no event to wait for
+        panel.screenshot(path=stem.with_name(f"{stem.name}-{tab.lower()}.png"))
+
+
+def main() -> None:
+    folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory() as home,
+        running_lab(pathlib.Path(home) / "lab") as lab,
+        sync_playwright() as playwright,
+        chromium(playwright) as browser,
+    ):
+        desk = Desk(lab, browser.new_page(viewport={"width": 1100, "height": 1200}))
+        take(desk, folder)
+    print(f"written to {folder}")
+
+
+if __name__ == "__main__":
+    main()
