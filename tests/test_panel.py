@@ -352,6 +352,11 @@ def test_the_rewritten_side(opened: Opened) -> None:
     opened.say("table", type="side", side="after")
     assert opened.panel.table.data["side"] == "after"
     assert len(opened.panel.table.data["rows"]) == len([b for b in plan.profile.buffers if b.bytes])
+    opened.session.plan(310_000)
+    opened._posted.pop(0)()
+    assert opened.panel.chart.data["after"]["title"] == "rewritten for 293 KiB"  # until the next one is there
+    opened.settle()
+    assert opened.panel.chart.data["after"]["title"] == "rewritten for 303 KiB"
     opened.session.plan(opened.session.state.profile.peak_bytes)  # type: ignore[union-attr]
     opened.settle()
     assert opened.panel.table.data["side"] == "before"

@@ -136,7 +136,7 @@ class Panel:
         if self._side == "after" and state.rewritten is None:
             self._side, self._selected = "before", ""
         self.bar.data = _bar_data(state)
-        if state.profile is not old.profile or state.plan is not old.plan:
+        if (state.profile, state.rewritten) != (old.profile, old.rewritten):
             self._show_profiles(state)
         if (state.plan, state.alternatives, state.source) != (old.plan, old.alternatives, old.source):
             self._show_rewrite(state)
@@ -157,10 +157,10 @@ class Panel:
 
     def _show_chart(self, state: State) -> None:
         assert state.profile is not None
-        after = state.rewritten
+        after, title = state.rewritten, f"{TITLES['after']} for {format_bytes(state.rewritten_limit)}"
         self.chart.data = {
             "before": chart_side(state.profile, "before", TITLES["before"]),
-            "after": chart_side(after, "after", TITLES["after"]) if after else None,
+            "after": chart_side(after, "after", title) if after else None,
             "selected": [self._side, self._selected],
             "fallback": chart_fallback(state.profile),
         }
