@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import linecache
 import os
@@ -26,7 +27,8 @@ from memscope_jupyter.buffers import rows
 from memscope_jupyter.panel import Panel
 from memscope_jupyter.session import Session
 from memscope_jupyter.source import excerpt, files_of
-from memscope_jupyter.state import Stage, State, Tone, error_message
+from memscope_jupyter.state import Message, Stage, State, Tone, error_message
+from memscope_jupyter.status import status_html
 from memscope_jupyter.timeline import bands, chart_side
 from memscope_jupyter.worker import Stopped, Worker
 
@@ -352,6 +354,11 @@ def test_the_rewritten_side(opened: Opened) -> None:
     opened.say("table", type="side", side="after")
     assert opened.panel.table.data["side"] == "after"
     assert len(opened.panel.table.data["rows"]) == len([b for b in plan.profile.buffers if b.bytes])
+    opened.session.plan(310_000)
+    opened._posted.pop(0)()
+    assert opened.panel.chart.data["after"]["title"] == "rewritten for 293 KiB"  # until the next one is there
+    opened.settle()
+    assert opened.panel.chart.data["after"]["title"] == "rewritten for 303 KiB"
     opened.session.plan(opened.session.state.profile.peak_bytes)  # type: ignore[union-attr]
     opened.settle()
     assert opened.panel.table.data["side"] == "before"
@@ -402,6 +409,15 @@ def test_closing_drops_everything() -> None:
 
 
 # What the views are given.
+
+
+def test_news_stay_while_something_goes_on(session: Session) -> None:
+    news = Message("It can't run.", "Raise the limit.", Tone.ERROR)
+    state = dataclasses.replace(session.state, stage=Stage.EXPLORING, line="planning for 1 MiB", message=news)
+    shown = status_html(state)
+    assert "It can&#x27;t run.</span> Raise the limit." in shown
+    assert "planning for 1 MiB ..." in shown
+    assert "planning" not in status_html(dataclasses.replace(state, stage=Stage.IDLE))
 
 
 def test_the_bands_of_the_chart_add_up_to_the_timeline(session: Session) -> None:

@@ -12,6 +12,7 @@ from memscope import Buffer, Plan, Profile
 from memscope.errors import ArgumentError, SizeError
 from memscope.sizes import format_bytes
 
+from .bar import bar_data
 from .buffers import columns, rows
 from .rewrite import alternative_columns, alternative_rows, rewrite_html, source_html
 from .run import run_html
@@ -135,8 +136,8 @@ class Panel:
             return
         if self._side == "after" and state.rewritten is None:
             self._side, self._selected = "before", ""
-        self.bar.data = _bar_data(state)
-        if state.profile is not old.profile or state.plan is not old.plan:
+        self.bar.data = bar_data(state)
+        if (state.profile, state.rewritten) != (old.profile, old.rewritten):
             self._show_profiles(state)
         if (state.plan, state.alternatives, state.source) != (old.plan, old.alternatives, old.source):
             self._show_rewrite(state)
@@ -157,10 +158,10 @@ class Panel:
 
     def _show_chart(self, state: State) -> None:
         assert state.profile is not None
-        after = state.rewritten
+        after, title = state.rewritten, f"{TITLES['after']} for {format_bytes(state.rewritten_limit)}"
         self.chart.data = {
             "before": chart_side(state.profile, "before", TITLES["before"]),
-            "after": chart_side(after, "after", TITLES["after"]) if after else None,
+            "after": chart_side(after, "after", title) if after else None,
             "selected": [self._side, self._selected],
             "fallback": chart_fallback(state.profile),
         }
@@ -346,39 +347,6 @@ class Panel:
     def _on_graph(self, change: dict[str, Any]) -> None:
         if self._graph is not None and change["new"]:
             self.select(self._graph[0], change["new"])
-
-
-def _bar_data(state: State) -> dict[str, Any]:
-    profile, plan = state.profile, state.plan
-    assert profile is not None
-    return {
-        "name": state.name,
-        "target": state.target.name,
-        "capacity": state.target.capacity_bytes,
-        "today": profile.peak_bytes,
-        "held": profile.argument_bytes + profile.output_bytes - profile.alias_bytes,
-        "floor": state.floor_bytes,
-        "points": [{"limit": p.limit, "peak": p.peak_bytes, "slowdown": p.slowdown} for p in state.points],
-        "note": _scale_note(state),
-        "limit": state.limit,
-        "confirmed": None if plan is None else _confirmed(plan),
-    }
-
-
-def _scale_note(state: State) -> str:
-    """What the marks on the slider are."""
-    if state.stage is Stage.EXPLORING:
-        return "looking for plans on the way"
-    capacity, profile = state.target.capacity_bytes, state.profile
-    inside = profile is not None and capacity < profile.peak_bytes
-    marks = [f"\u2016 {state.target.name} holds {format_bytes(capacity)}"] if inside else []
-    return ", ".join([*(["\u25cb plans on the way"] if len(state.points) > 1 else []), *marks])
-
-
-def _confirmed(plan: Plan) -> dict[str, Any]:
-    bounded = plan.compiled.hidden_bytes > 0  # XLA gives no figure for this build, only an upper bound
-    facts = {"limit": plan.limit_bytes, "peak": plan.peak_bytes, "slowdown": plan.slowdown, "fits": plan.fits}
-    return {**facts, "bounded": bounded}
 
 
 def _framed(html: str) -> str:

@@ -289,13 +289,15 @@ class Session:
             listener(state)
 
 
-_NO_PLAN: dict[str, Any] = {"plan": None, "rewritten": None, "source": None, "alternatives": None, "check": None}
+_NO_PLAN: dict[str, Any] = {"plan": None, "source": None, "alternatives": None, "check": None}
 
 
 def _plan_changes(plan: Plan) -> dict[str, Any]:
     """What a new plan changes in the state; its profile is made here, so that no view has to wait for it."""
-    rewritten = plan.profile if plan.changed else None
-    return {**_NO_PLAN, "plan": plan, "rewritten": rewritten, "source": None if plan.changed else ""}
+    changes = {**_NO_PLAN, "plan": plan, "rewritten": None, "rewritten_limit": 0, "source": ""}
+    if plan.changed:
+        changes |= {"rewritten": plan.profile, "rewritten_limit": plan.limit_bytes, "source": None}
+    return changes
 
 
 def _after_cancel(state: State) -> str:

@@ -51,7 +51,8 @@ class State:
       explored: there are no more points to come.
       limit: the limit asked for, in bytes; None until there is a profile.
       plan: confirmed by XLA for `limit`; None while that is only predicted.
-      rewritten: the plan's own profile; None where nothing is rewritten.
+      rewritten, rewritten_limit: the profile of the latest plan, and its limit, also while the next one is made; None
+        where nothing was rewritten.
       source, alternatives: the plan's Python source, and other axes and chunks; None until there was time for them.
       check: of this plan.
       message: the latest news.
@@ -67,6 +68,7 @@ class State:
     limit: int | None = None
     plan: Plan | None = None
     rewritten: Profile | None = None
+    rewritten_limit: int = 0
     source: str | None = None
     alternatives: tuple[Alternative, ...] | None = None
     check: Check | None = None

@@ -48,7 +48,7 @@ def take(desk: Desk, folder: pathlib.Path) -> None:
     for theme, name in THEMES.items():
         desk.page.evaluate(f"() => window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{name}'}})")
         for size, width in WIDTHS.items():
-            desk.page.set_viewport_size({"width": width, "height": 1200})
+            desk.page.set_viewport_size({"width": width, "height": 1500})
             _take_tabs(desk, panel, folder / f"{theme}-{size}")
     desk.run(2)
     desk.panel(1).locator("[data-drawn]").wait_for()
@@ -71,7 +71,7 @@ def main() -> None:
         sync_playwright() as playwright,
         chromium(playwright) as browser,
     ):
-        desk = Desk(lab, browser.new_page(viewport={"width": 1100, "height": 1200}))
+        desk = Desk(lab, browser.new_page(viewport={"width": 1100, "height": 1500}))
         take(desk, folder)
     print(f"written to {folder}")
 

@@ -9,7 +9,10 @@ class Scale {
     this.low = Math.max(1, data.floor ?? data.held);
     this.high = Math.max(this.low + 1, data.today);
     this.marks = [this.low, ...data.points.map((p) => p.limit), data.capacity, this.high];
-    this.marks = this.marks.filter((limit) => limit >= this.low && limit <= this.high);
+    this.marks = this.marks.filter((limit) => this.holds(limit));
+  }
+  holds(limit) {
+    return limit >= this.low && limit <= this.high;
   }
   fraction(limit) {
     const part = Math.log(limit / this.low) / Math.log(this.high / this.low);
@@ -54,29 +57,64 @@ function verdict(fits) {
   return fits ? "FITS" : "DOES NOT FIT";
 }
 
-function render({ model, el }) {
-  el.classList.add("memscope-panel");
+/** The line that says what it is and what a limit would come to. */
+function makeHeader() {
   const name = make("strong", { class: "ms-name" });
   const place = make("span", { class: "ms-place" });
   const peak = make("span", { class: "ms-peak-change" });
   const fits = make("span", { class: "ms-verdict" });
   const time = make("span", { class: "ms-time" });
   const how = make("span", { class: "ms-how" });
-  const header = make("div", { class: "ms-header" }, make("span", {}, name, place), peak, fits, time, how);
+  const element = make("div", { class: "ms-header" }, make("span", {}, name, place), peak, fits, time, how);
 
-  const range = make("input", { type: "range", min: 0, max: STEPS, step: 1, "aria-label": "Memory limit" });
+  const show = (data, view) => {
+    const most = view.bounded ? "at most " : "";
+    const after = view.peak === null || view.peak === data.today ? "" : ` → ${most}${formatBytes(view.peak)}`;
+    name.textContent = data.name;
+    place.textContent = ` on ${data.target} (${formatBytes(data.capacity)})`;
+    peak.textContent = `peak ${formatBytes(data.today)}${after}`;
+    fits.textContent = verdict(view.fits);
+    time.textContent = timeText(view);
+    [how.textContent, how.title] = HOW[view.how];
+    element.dataset.how = view.how;
+    element.dataset.fits = String(view.fits);
+  };
+  return { element, show };
+}
+
+/** The slider's own marks, and the words under its ends. */
+function makeScaleMarks() {
   const marks = make("div", { class: "ms-marks", "aria-hidden": "true" });
+  const low = make("span", { class: "ms-low" });
+  const middle = make("span", { class: "ms-middle" });
+  const high = make("span", { class: "ms-high" });
+  const ends = make("div", { class: "ms-ends" }, low, middle, high);
+
+  const draw = (data, scale) => {
+    const mark = (limit, kind) => make("span", { class: `ms-mark ms-${kind}`, style: `--at:${scale.fraction(limit)}` });
+    const points = data.points.map((point) => point.limit).filter((limit) => scale.holds(limit));
+    const capacity = [data.capacity].filter((limit) => scale.holds(limit));
+    marks.replaceChildren(...points.map((limit) => mark(limit, "point")), ...capacity.map((limit) => mark(limit, "capacity")));
+    const least = data.floor === null ? "arguments and results" : "floor";
+    low.textContent = `${least} ${formatBytes(scale.low)}`;
+    middle.textContent = data.note;
+    high.textContent = `today ${formatBytes(data.today)}`;
+  };
+  return { marks, ends, draw };
+}
+
+function render({ model, el }) {
+  el.classList.add("memscope-panel");
+  const header = makeHeader();
+  const { marks, ends, draw: drawMarks } = makeScaleMarks();
+  const range = make("input", { type: "range", min: 0, max: STEPS, step: 1, "aria-label": "Memory limit" });
   const typed = make("input", {
     type: "text", class: "ms-typed", size: 9, "aria-label": "Memory limit in bytes, such as 512MiB or 25%",
     title: "A limit such as 512MiB, 2GB or 25%; Enter plans for it", spellcheck: "false",
   });
   const slider = make("div", { class: "ms-slider" }, range, marks);
-  const low = make("span", { class: "ms-low" });
-  const middle = make("span", { class: "ms-middle" });
-  const high = make("span", { class: "ms-high" });
   const control = make("div", { class: "ms-control" }, make("span", { class: "ms-label" }, "limit"), slider, typed);
-  const ends = make("div", { class: "ms-ends" }, low, middle, high);
-  el.append(header, control, ends);
+  el.append(header.element, control, ends);
 
   let data = model.get("data");
   let scale = null;
@@ -87,16 +125,10 @@ function render({ model, el }) {
   const show = (limit) => {
     shown = limit;
     const view = outlook(data, limit);
-    const most = view.bounded ? "at most " : "";
-    const after = view.peak === null || view.peak === data.today ? "" : ` → ${most}${formatBytes(view.peak)}`;
-    peak.textContent = `peak ${formatBytes(data.today)}${after}`;
-    fits.textContent = verdict(view.fits);
-    time.textContent = timeText(view);
-    [how.textContent, how.title] = HOW[view.how];
-    header.dataset.how = view.how;
-    header.dataset.fits = String(view.fits);
+    header.show(data, view);
     if (document.activeElement !== typed) typed.value = formatBytes(limit);
-    range.setAttribute("aria-valuetext", [formatBytes(limit), verdict(view.fits), time.textContent, how.textContent].filter(Boolean).join(", "));
+    const spoken = [formatBytes(limit), verdict(view.fits), timeText(view), HOW[view.how][0]];
+    range.setAttribute("aria-valuetext", spoken.filter(Boolean).join(", "));
     model.set("preview", limit); // linked to the chart in the browser; Python has no use for it
   };
 
@@ -108,23 +140,11 @@ function render({ model, el }) {
     model.send({ type: "limit", limit: shown });
   };
 
-  const mark = (limit, kind) =>
-    limit < scale.low || limit > scale.high ? [] : [make("span", { class: `ms-mark ms-${kind}`, style: `--at:${scale.fraction(limit)}` })];
-
-  const drawMarks = () => {
-    marks.replaceChildren(...data.points.flatMap((point) => mark(point.limit, "point")), ...mark(data.capacity, "capacity"));
-  };
-
   const draw = (next) => {
     data = next;
     if (!data || data.today === undefined) return;
     scale = new Scale(data);
-    name.textContent = data.name;
-    place.textContent = ` on ${data.target} (${formatBytes(data.capacity)})`;
-    low.textContent = data.floor === null ? `arguments and results ${formatBytes(scale.low)}` : `floor ${formatBytes(data.floor)}`;
-    middle.textContent = data.note;
-    high.textContent = `today ${formatBytes(data.today)}`;
-    drawMarks();
+    drawMarks(data, scale);
     if (data.limit === sent) sent = null;
     if (timer !== null || sent !== null) return show(shown); // what the hand holds stays
     range.value = scale.position(data.limit);

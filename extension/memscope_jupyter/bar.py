@@ -1,0 +1,44 @@
+"""What the header and the limit slider are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memscope import Plan
+from memscope.sizes import format_bytes
+
+from .state import Stage, State
+
+
+def bar_data(state: State) -> dict[str, Any]:
+    """The function as written, the frontier so far, the limit, and what is confirmed for it; sizes in bytes."""
+    profile, plan = state.profile, state.plan
+    assert profile is not None
+    return {
+        "name": state.name,
+        "target": state.target.name,
+        "capacity": state.target.capacity_bytes,
+        "today": profile.peak_bytes,
+        "held": profile.argument_bytes + profile.output_bytes - profile.alias_bytes,
+        "floor": state.floor_bytes,
+        "points": [{"limit": p.limit, "peak": p.peak_bytes, "slowdown": p.slowdown} for p in state.points],
+        "note": _scale_note(state),
+        "limit": state.limit,
+        "confirmed": None if plan is None else _confirmed(plan),
+    }
+
+
+def _scale_note(state: State) -> str:
+    """What the marks on the slider are."""
+    if state.stage is Stage.EXPLORING:
+        return "looking for plans on the way"
+    capacity, profile = state.target.capacity_bytes, state.profile
+    inside = profile is not None and capacity < profile.peak_bytes
+    marks = [f"\u2016 {state.target.name} holds {format_bytes(capacity)}"] if inside else []
+    return ", ".join([*(["\u25cb plans on the way"] if len(state.points) > 1 else []), *marks])
+
+
+def _confirmed(plan: Plan) -> dict[str, Any]:
+    bounded = plan.compiled.hidden_bytes > 0  # XLA gives no figure for this build, only an upper bound
+    facts = {"limit": plan.limit_bytes, "peak": plan.peak_bytes, "slowdown": plan.slowdown, "fits": plan.fits}
+    return {**facts, "bounded": bounded}
