@@ -233,7 +233,7 @@ class Request:
 
     def confirmed(self, alternative: Alternative, limit_bytes: int) -> Plan:
         """The plan of an alternative, compiled."""
-        found = self.search.confirm(alternative.candidate)
+        found = self.search.confirm_fastest(alternative.candidate, limit_bytes)
         return self._plan(found, limit_bytes, found.peak_bytes <= limit_bytes)
 
     def plan(self, limit_bytes: int, best_effort: bool) -> Plan:
