@@ -10,24 +10,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from jax.extend import core as jex_core
 
-from .axes.factor import shape_of
 from .chunks import chunks_of, largest_step
 from .compile import Build, Compiled, compile_flat, compile_program
 from .cost import Estimate, estimate
 from .inside import Moved, Place, inner_programs, move_in, move_slices, moved_arrays, with_bodies
 from .library import suits_library
-from .program import Program, is_var, nbytes
+from .program import Program, nbytes
 from .reasons import Hindrance, hindrances
 from .sizes import format_bytes
-from .stream import Closure, Fold, LoopPlan, Obstacle, Streaming, rewrite
-from .stream.closure import LARGE
+from .stream import Fold, LoopPlan, rewrite
 from .stream.reductions import Form, reduces_lanes
+from .structures import Structure, Structures
 from .target import Target
 from .trace import trace_flat
 
@@ -47,12 +46,9 @@ CACHED = 2 << 20
 CROSSED, CROSSED_SLOWER, CROSSED_EQNS = 2, 2.0, 300
 """How many axes are tried with another one inside, how much longer they may take alone, and up to how many eqns."""
 
-SEEDS, ROUNDS, SHORTLIST, CONFIRMATIONS = 6, 4, 3, 6
+ROUNDS, SHORTLIST, CONFIRMATIONS = 4, 3, 6
 LARGE_PROGRAM = 1000
 """Eqns beyond which tracing a candidate takes long enough to make do with fewer."""
-
-WORTH_SHARING = 1 / 4
-"""An intermediate of at most this fraction of the seed is kept rather than computed in two loops."""
 
 CAPTURED_FROM = 256 << 10
 """Bytes of captured arrays that are worth a word, as XLA evaluates at compile time what depends on them alone."""
@@ -80,15 +76,6 @@ Of 36 rewritten reports that it suits, 31 ran faster in it: 0.7 times as long in
 
 MARGIN = 0.97
 """How much of the limit an estimate may fill before it is not even tried."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Structure:
-    """Loops without chunks: what is streamed, grown seed by seed."""
-
-    streaming: Streaming
-    wanted: frozenset[Var]
-    hints: Mapping[Var, Sequence[int]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -158,15 +145,12 @@ class Search:
         self.effort = effort or Effort()
         self.target = target
         self.progress = progress
-        self.closure = Closure(program)
-        self.obstacles: dict[Var, Obstacle] = {}
         self._hopeless_below = 0
         self._nests: dict[Candidate, Search] = {}
         self._outer: dict[tuple[tuple[Place, Candidate], ...], Search] = {}
         self._confirmed: dict[tuple[Candidate, Build], Found] = {}
         self._by_chunks: dict[tuple[Structure, Form, tuple[tuple[LoopPlan, int], ...]], Candidate] = {}
         self._candidates: dict[tuple[Structure, int, Form], Candidate] = {}
-        self._grown: dict[Structure | None, list[Structure]] = {}
         self._steps: dict[Candidate, dict[Place, Search]] = {}
         self._crossings: dict[tuple[Candidate, int], Candidate | None] = {}
 
@@ -531,63 +515,18 @@ class Search:
     def hindrances(self) -> list[Hindrance]:
         """What is in the way of intermediates, also inside loops and branches, so far as the search has come."""
         inside = self.__dict__["_bodies"][1].values() if "_bodies" in self.__dict__ else ()
-        own = hindrances(self.program, self.obstacles)
+        own = hindrances(self.program, self._structures.obstacles)
         return [*own, *(h for search in inside for h in search.hindrances())]
 
     # Structures.
 
     def grow(self, state: Structure | None) -> list[Structure]:
         """The structures one seed beyond `state`."""
-        if state not in self._grown:
-            self._grown[state] = list(self._grow(state))
-        return self._grown[state]
+        return self._structures.grow(state)
 
-    def _grow(self, state: Structure | None) -> Iterator[Structure]:
-        self.progress("following the largest intermediates along their axes")
-        seen: set[tuple[frozenset[Var], tuple[Any, ...]]] = set()
-        covered: set[tuple[Var, int]] = set()
-        for var in self._seed_vars(state):
-            for axis, size in enumerate(shape_of(var)):
-                if size < 2 or (var, axis) in covered:
-                    continue
-                reached = self.closure.axes.reach((var, axis))
-                covered.update((v, a) for v, axes in reached.items() for a in axes)
-                for structure in self._variants(state, var, reached):
-                    key = (structure.streaming.streamed, structure.streaming.loops)
-                    if structure.streaming.loops and key not in seen:
-                        seen.add(key)
-                        yield structure
-
-    def _variants(self, state: Structure | None, seed: Var, reached: Hints) -> Iterator[Structure]:
-        """What a seed reaches, each large array cut one way where that is a choice; then less of it."""
-        wanted = frozenset(reached) | (state.wanted if state else frozenset())
-        hints = _joined(state.hints if state else {}, reached)
-        first = self._structure(wanted, hints, one_way=True)
-        choices = [first]
-        if any(obstacle.across for obstacle in first.streaming.obstacles):
-            choices.append(self._structure(wanted, hints, one_way=False))
-        for structure in choices:
-            yield structure
-            shared = shared_boundary(structure.streaming, int(nbytes(seed) * WORTH_SHARING))
-            if shared:
-                yield self._structure(wanted - shared, hints, structure.streaming.one_way)
-        if len(first.streaming.loops) > 1:
-            large = large_vars(wanted & first.streaming.streamed)
-            yield self._structure(large, hints, one_way=True)
-
-    def _structure(self, wanted: frozenset[Var], hints: Hints, one_way: bool) -> Structure:
-        streaming = self.closure.build(wanted, hints, one_way)
-        for obstacle in streaming.obstacles:
-            self.obstacles.setdefault(obstacle.var, obstacle)
-        return Structure(streaming, wanted, hints)
-
-    def _seed_vars(self, state: Structure | None) -> list[Var]:
-        """The largest intermediates that still exist whole: those alive at the peak first."""
-        streamed = state.streaming.streamed if state else frozenset()
-        gone = streamed | self.closure.generated | self.program.outputs
-        live = [v for v, _ in self.original_estimate.live]
-        by_size = sorted((v for eqn in self.program.eqns for v in eqn.outvars), key=nbytes, reverse=True)
-        return [v for v in dict.fromkeys([*live[:SEEDS], *by_size[: 4 * SEEDS]]) if v not in gone][: 2 * SEEDS]
+    @functools.cached_property
+    def _structures(self) -> Structures:
+        return Structures(self.program, [v for v, _ in self.original_estimate.live], self.progress)
 
     # Candidates.
 
@@ -639,38 +578,6 @@ def _forms(structure: Structure) -> tuple[Form, ...]:
     if any(reduces_lanes(program, eqn) for eqn in tasks):
         return Form.LANES, Form.BLOCKS
     return (Form.BLOCKS,)
-
-
-def shared_boundary(streaming: Streaming, at_most: int) -> set[Var]:
-    """Small streamed intermediates that a later loop reads and an earlier one computes already.
-
-    Keeping them whole costs their bytes and saves computing all that leads to them again.
-    """
-    program = streaming.program
-    made: set[Var] = set()
-    boundary: set[Var] = set()
-    for loop in sorted(streaming.loops, key=lambda loop: loop.level):
-        own = {v for task in loop.body for v in program.eqns[task.eqn].outvars} & streaming.streamed
-        for task in loop.body:
-            eqn = program.eqns[task.eqn]
-            if not any(v in made for v in eqn.outvars):
-                boundary.update(a for a in eqn.invars if is_var(a) and a in made and nbytes(a) <= at_most)
-        made |= own
-    return boundary
-
-
-def large_vars(streamed: frozenset[Var]) -> frozenset[Var]:
-    """The large ones among these: what is made from them is kept, rather than computed in each loop that reads it."""
-    least = LARGE * max((nbytes(v) for v in streamed), default=0)
-    return frozenset(v for v in streamed if nbytes(v) >= least)
-
-
-def _joined(old: Mapping[Var, Iterable[int]], new: Mapping[Var, Iterable[int]]) -> Hints:
-    joined: Hints = {v: list(axes) for v, axes in old.items()}
-    for v, axes in new.items():
-        known = joined.setdefault(v, [])
-        known += [axis for axis in axes if axis not in known]
-    return joined
 
 
 def _loops(candidate: Candidate) -> str:
