@@ -63,3 +63,11 @@ def test_a_reduction_does_without_axes_of_size_one(
     value = in_blocks(eqn, x, None)
     assert value.shape == reduce(x, axes).shape
     np.testing.assert_allclose(value, reduce(x, axes), rtol=1e-5)
+
+
+def test_a_sum_of_halves_that_is_turned_round_is_carried_in_float32() -> None:
+    values, probabilities = draw(1, 600, 4, dtype="bfloat16"), draw(1, 7, 600, dtype="bfloat16")
+    numbers = (((1,), (2,)), ((0,), (0,)))
+    eqn = eqn_of(lambda a, b: lax.dot_general(a, b, numbers), values, probabilities, name="dot_general")
+    (value,) = multiply(eqn, [values, probabilities], None, preferred_element_type=jnp.dtype("float32"))
+    assert value.dtype == jnp.float32

@@ -182,7 +182,7 @@ class Chunk:
         if name in RESIZE:
             params = {**RESIZE[name](eqn, task.factor, self._steps_of(task)), **params}
         if name == "dot_general":
-            return multiply(eqn, values, tag)
+            return multiply(eqn, values, tag, **params)
         if self.setting.form is not Form.PLAIN and name in JOINS and fusible_operand(self.program, eqn):
             return [in_blocks(eqn, values[0], tag)]
         return bind(eqn, values, tag, **params)

@@ -22,8 +22,8 @@ WORTH_TURNING = 2
 """How many times as many elements must be copied the way a product is written as the other way round."""
 
 
-def multiply(eqn: jex_core.JaxprEqn, values: Sequence[Any], tag: str | None) -> list[Any]:
-    """The results of a `dot_general` of these operands."""
+def multiply(eqn: jex_core.JaxprEqn, values: Sequence[Any], tag: str | None, **params: Any) -> list[Any]:
+    """The results of a `dot_general` of these operands, with `params` in place of its own where given."""
     (contract, batch), (lhs, rhs) = eqn.params["dimension_numbers"], values
     single = (
         eqn.params.get("out_sharding") is None and len(batch[0]) > 0 and all(lhs.shape[axis] == 1 for axis in batch[0])
@@ -33,10 +33,10 @@ def multiply(eqn: jex_core.JaxprEqn, values: Sequence[Any], tag: str | None) -> 
     turned = _copied(rhs, batch[1] + free[1] + contract[1]) + _copied(lhs, batch[0] + contract[0] + free[0])
     result = _size(lhs, free[0]) * _size(rhs, free[1])
     if not single or as_written <= WORTH_TURNING * (turned + result):
-        return bind(eqn, values, tag)
+        return bind(eqn, values, tag, **params)
     numbers, precision = (contract[::-1], batch[::-1]), eqn.params["precision"]
     swapped = precision[::-1] if isinstance(precision, tuple) else precision
-    (product,) = bind(eqn, [rhs, lhs], tag, dimension_numbers=numbers, precision=swapped)
+    (product,) = bind(eqn, [rhs, lhs], tag, **params, dimension_numbers=numbers, precision=swapped)
     first, middle, last = len(batch[0]), len(free[1]), len(free[0])
     order = (*range(first), *range(first + middle, first + middle + last), *range(first, first + middle))
     return [lax.transpose(product, order)]
