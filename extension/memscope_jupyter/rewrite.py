@@ -77,14 +77,19 @@ def _cost(plan: Plan) -> str:
 def _figures(plan: Plan) -> str:
     before, after = plan.request.profile, plan.profile
     rows = [
-        ("peak", format_bytes(plan.original_peak_bytes), format_bytes(plan.peak_bytes)),
+        ("peak", format_bytes(plan.original_peak_bytes), accounted(plan, plan.peak_bytes)),
         ("arguments", format_bytes(before.argument_bytes), format_bytes(after.argument_bytes)),
         ("results", format_bytes(before.output_bytes), format_bytes(after.output_bytes)),
-        ("temporaries", format_bytes(plan.original_temp_bytes), format_bytes(plan.temp_bytes)),
+        ("temporaries", format_bytes(plan.original_temp_bytes), accounted(plan, plan.temp_bytes)),
         ("time, estimated", "1x", f"about {plan.slowdown:.2g}x"),
         ("arithmetic, counted", "1x", f"{plan.extra_work:.2f}x"),
     ]
     return figures_table(("", "as written", "rewritten"), rows)
+
+
+def accounted(plan: Plan, size: int) -> str:
+    """A size of a plan's build, of which XLA may give an upper bound only."""
+    return f"{'at most ' if plan.compiled.hidden_bytes else ''}{format_bytes(size)}"
 
 
 def figures_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

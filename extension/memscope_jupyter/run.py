@@ -8,7 +8,7 @@ from memscope import Check, Plan
 from memscope.lines import format_seconds
 from memscope.sizes import format_bytes
 
-from .rewrite import figures_table
+from .rewrite import accounted, figures_table
 
 
 def run_html(plan: Plan | None, check: Check | None, abstract: bool) -> str:
@@ -39,7 +39,7 @@ def _how(check: Check) -> str:
 
 def _figures(plan: Plan, check: Check) -> str:
     peak = "not measured" if check.measured_peak_bytes is None else format_bytes(check.measured_peak_bytes)
-    rows = [("peak", format_bytes(plan.peak_bytes), peak), ("limit", format_bytes(plan.limit_bytes), "")]
+    rows = [("peak", accounted(plan, plan.peak_bytes), peak), ("limit", format_bytes(plan.limit_bytes), "")]
     if check.seconds is not None:
         rows.append(("time of the rewritten function", "", format_seconds(check.seconds)))
     if check.original_seconds is not None:
