@@ -165,7 +165,6 @@ def test_one_selection_in_every_view(panel: Locator, desk: Desk) -> None:
 
 
 def test_a_click_in_the_graph_selects_everywhere(panel: Locator) -> None:
-    pytest.importorskip("memscope_jupyter.graph")
     panel.get_by_role("tab", name="Graph").click()
     panel.locator(".mg-box", has_text="top_k").first.click()
     expect(panel.locator(".ms-line[aria-current]")).to_contain_text("closeness, index = jax.lax.top_k(-distances, 5)")
