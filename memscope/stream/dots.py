@@ -2,7 +2,7 @@
 
 XLA CPU multiplies `(batch, rows, depth)` by `(batch, depth, columns)` and copies an operand that lies otherwise.
 Attention asks for values times probabilities, which copies the probabilities, the largest array of all;
-probabilities times values copies a result of a few rows, in two thirds of the time.
+probabilities times values copies a result of a few rows, in about half the time.
 """
 
 from __future__ import annotations
