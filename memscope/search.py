@@ -96,6 +96,11 @@ class Candidate:
     bodies: tuple[Candidate, ...] = ()
     moved: tuple[Moved, ...] = ()
 
+    @functools.cached_property
+    def suits_library(self) -> bool:
+        """Whether it may run faster in XLA's plain build."""
+        return suits_library(self.closed, self.estimate)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Found:
@@ -466,10 +471,10 @@ class Search:
 
     def _in_library(self, options: Sequence[Candidate], limit: int) -> Found | None:
         """The fastest of these whose plain build fits, by the bound on its scratch; None where there is none."""
-        if self.depth or not options or not suits_library(options[0].closed, options[0].estimate):
+        if self.depth or not options or not options[0].suits_library:
             return None
         slowest = LIBRARY_GAIN * options[0].estimate.seconds
-        suited = [o for o in options if o.estimate.seconds <= slowest and suits_library(o.closed, o.estimate)]
+        suited = [o for o in options if o.estimate.seconds <= slowest and o.suits_library]
         most: dict[Structure | None, float] = {}
         for _ in range(LIBRARY_TRIES if len(self.program.eqns) < LARGE_PROGRAM else 1):
             option = next((o for o in suited if o.chunk_bytes <= most.get(o.structure, CHUNKS[-1])), None)
@@ -495,7 +500,7 @@ class Search:
 
     def confirm_fastest(self, candidate: Candidate, limit: int) -> Found:
         """Compiles a candidate in the build that it should run faster in, of those that fit the limit."""
-        if suits_library(candidate.closed, candidate.estimate):
+        if candidate.suits_library:
             found = self.confirm(candidate, Build.PLAIN)
             if found.peak_bytes <= limit:
                 return found
