@@ -52,6 +52,9 @@ RATES = {  # seconds per element of the result (or of the operand, where that is
     "threefry": 2.7e-9,
     "cum": 3.5e-9,
 }
+TOP_K_ROW_SECONDS = 1.5e-6
+"""Of a row that `top_k` looks through, however short it is: dear where a loop joins the best of many short chunks."""
+
 FLOP_SECONDS = 1 / 1.0e11
 FFT_SECONDS = 2e-10
 """Per element and halving of its axes."""
@@ -300,7 +303,8 @@ def _compute(eqn: Eqn) -> float:
     size = max((_size(a) for a in (*eqn.invars, *eqn.outvars)), default=0)
     if name == "gather":
         return _size(eqn.outvars[0]) * (RATES["gather"] if eqn.params["slice_sizes"][-1] == 1 else RATES["cheap"] * 4)
-    return size * RATES[_kind(name)]
+    rows = _size(eqn.outvars[0]) / max(1, shape_of(eqn.outvars[0])[-1]) if name == "top_k" else 0
+    return size * RATES[_kind(name)] + rows * TOP_K_ROW_SECONDS
 
 
 def _kind(name: str) -> str:
