@@ -63,6 +63,11 @@ def parse_size(size: int | float | str) -> int:
     return int(value)
 
 
+def is_unit(text: str) -> bool:
+    """Whether a word stands for a unit of bytes, as in "MiB"."""
+    return text != "" and text.lower() in _UNITS
+
+
 def format_bytes(count: int | float) -> str:
     """Three digits and a unit, as in "1.34 GiB"."""
     value, unit = float(count), "B"

@@ -235,6 +235,7 @@ def test_an_export_that_goes_wrong_is_one_sentence(session: Session, name: str, 
     assert state.message is not None
     assert state.message.tone is Tone.ERROR
     assert said in state.message.text
+    assert state.message.next_step == "Choose another file."
 
 
 def test_an_interrupt_ends_the_wait(session: Session) -> None:

@@ -18,6 +18,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 from memscope.call import Call, user_traceback
 from memscope.errors import LimitError, TargetError
 from memscope.options import Options, UsageError, add_options, add_rewrite_options, read_options
+from memscope.sizes import is_unit
 
 from .cell import read_cell, read_line, run_cell
 from .display import Report
@@ -55,7 +56,8 @@ def _parser() -> MagicArgumentParser:
 
 
 PARSER = _parser()
-WITH_VALUE = ("-l", "--limit", "-t", "--target", "--export", "--name")
+LIMIT = ("-l", "--limit")
+WITH_VALUE = (*LIMIT, "-t", "--target", "--export", "--name")
 
 
 @magics_class
@@ -149,6 +151,9 @@ def split_options(line: str) -> tuple[list[str], str]:
         tokens.append(token)
         if token in WITH_VALUE and rest:
             value, rest = _first_token(rest)
+            unit = rest.partition(" ")[0]
+            if token in LIMIT and value[-1:].isdigit() and is_unit(unit):  # 50 MiB, as the panel itself writes it
+                value, rest = f"{value} {unit}", rest[len(unit) :].lstrip()
             tokens.append(value)
     return tokens, rest
 

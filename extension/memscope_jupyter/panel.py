@@ -158,7 +158,8 @@ class Panel:
 
     def _show_chart(self, state: State) -> None:
         assert state.profile is not None
-        after, title = state.rewritten, f"{TITLES['after']} for {format_bytes(state.rewritten_limit)}"
+        after, limit = state.rewritten, state.rewritten_limit
+        title = f"{TITLES['after']} for {format_bytes(limit)}" if limit else "the lowest that can be reached"
         self.chart.data = {
             "before": chart_side(state.profile, "before", TITLES["before"]),
             "after": chart_side(after, "after", title) if after else None,

@@ -187,7 +187,11 @@ class Session:
     def _export(self, text: str) -> None:
         plan = self.state.plan
         assert plan is not None
-        path = plan.save(writable_path(text, "The file"))
+        try:
+            path = plan.save(writable_path(text, "The file"))
+        except (ValueError, OSError) as error:
+            self._set(message=error_message(error, "Choose another file."))
+            return
         self._set(message=Message(f"Written to {pathlib.Path(path)}.", tone=Tone.DONE))
 
     # What can wait, on the worker's thread.
@@ -296,7 +300,7 @@ def _plan_changes(plan: Plan) -> dict[str, Any]:
     """What a new plan changes in the state; its profile is made here, so that no view has to wait for it."""
     changes = {**_NO_PLAN, "plan": plan, "rewritten": None, "rewritten_limit": 0, "source": ""}
     if plan.changed:
-        changes |= {"rewritten": plan.profile, "rewritten_limit": plan.limit_bytes, "source": None}
+        changes |= {"rewritten": plan.profile, "rewritten_limit": plan.limit_bytes if plan.fits else 0, "source": None}
     return changes
 
 

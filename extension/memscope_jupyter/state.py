@@ -52,7 +52,7 @@ class State:
       limit: the limit asked for, in bytes; None until there is a profile.
       plan: confirmed by XLA for `limit`; None while that is only predicted.
       rewritten, rewritten_limit: the profile of the latest plan, and its limit, also while the next one is made; None
-        where nothing was rewritten.
+        where nothing was rewritten, and 0 where it does not fit.
       source, alternatives: the plan's Python source, and other axes and chunks; None until there was time for them.
       check: of this plan.
       message: the latest news.
@@ -84,14 +84,14 @@ class State:
         return self.points[0].peak_bytes if self.points else None
 
 
-def error_message(error: BaseException) -> Message:
-    """An error as one sentence and a next step."""
+def error_message(error: BaseException, otherwise: str = "Choose another limit, or run the cell again.") -> Message:
+    """An error as one sentence and a next step: its own, or what to do `otherwise`."""
     if isinstance(error, LimitError):
         return _cant_fit(error)
     sentence, _, rest = str(error).strip().partition("\n")
     if not sentence:
         sentence = f"{type(error).__name__} was raised without a word."
-    next_step = rest.strip().partition("\n")[0] or "Choose another limit, or run the cell again."
+    next_step = rest.strip().partition("\n")[0] or otherwise
     return Message(sentence, next_step, Tone.ERROR)
 
 

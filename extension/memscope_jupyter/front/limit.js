@@ -42,6 +42,10 @@ function outlook(data, limit) {
 
 const HOW = {
   confirmed: ["✓ confirmed by XLA", "XLA compiled the version for exactly this limit and accounts for this peak."],
+  bounded: [
+    "✓ confirmed by XLA",
+    "XLA compiled the version for exactly this limit. Its account and an upper bound on scratch that it leaves out fit together.",
+  ],
   predicted: ["≈ predicted", "From the nearest plan under this limit. Rest the slider and XLA confirms it."],
   refused: ["✓ confirmed by XLA", "No version fits this limit; the peak is the lowest that can be reached."],
   unknown: ["not planned yet", "The lowest peak is still being looked for. Rest the slider to plan for this limit."],
@@ -75,7 +79,7 @@ function makeHeader() {
     peak.textContent = `peak ${formatBytes(data.today)}${after}`;
     fits.textContent = verdict(view.fits);
     time.textContent = timeText(view);
-    [how.textContent, how.title] = HOW[view.how];
+    [how.textContent, how.title] = HOW[view.bounded && view.how === "confirmed" ? "bounded" : view.how];
     element.dataset.how = view.how;
     element.dataset.fits = String(view.fits);
   };
