@@ -529,8 +529,9 @@ def test_a_training_step_is_drawn_in_time(training: Profile) -> None:
     _, placing = cpu_seconds(lambda: picture(graph, peak_view(graph)))
     whole, all_of_it = cpu_seconds(lambda: picture(graph, whole_view(graph.entry)))
     print(f"graph {building:.2f} s, skeleton {choosing:.3f} s, layout {placing:.2f} s, whole {all_of_it:.2f} s")
-    assert max(building, choosing, placing) < 1
-    assert all_of_it < 5
+    # A second or less on a quiet machine; without the skeleton `dot` does not end within minutes.
+    assert max(building, choosing, placing) < 10
+    assert all_of_it < 10
     assert len(whole.skeleton.boxes) > len(bones.boxes)
 
 
