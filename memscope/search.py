@@ -78,6 +78,10 @@ MARGIN = 0.97
 """How much of the limit an estimate may fill before it is not even tried."""
 
 
+MUCH_FASTER, HOPE = 1.3, 2.0
+"""How much faster a candidate has to look to be compiled though it should take up to so many times the limit."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:
     """A rewritten program, traced and estimated.
@@ -118,6 +122,12 @@ class Found:
     @property
     def peak_bytes(self) -> int:
         return self.compiled.bound_bytes
+
+    @property
+    def seconds(self) -> float:
+        """An estimate that tells rewritten programs apart."""
+        gain = LIBRARY_GAIN if self.compiled.build is Build.PLAIN else 1.0
+        return self.candidate.estimate.seconds / gain if self.candidate else 0.0
 
 
 class Effort:
@@ -212,7 +222,7 @@ class Search:
             return self.floor, False
         best, fits = self._descend(limit)
         if fits:
-            return best, True
+            return self._fastest_known(best, limit), True
         for way in (self._inside, self._nested):
             found = way(limit)
             if found is not None and found.peak_bytes <= limit:
@@ -225,6 +235,11 @@ class Search:
             return self.floor, True
         again = self._best_of([candidate.structure], limit)
         return (again if again.peak_bytes <= limit else self.floor), True
+
+    def _fastest_known(self, best: Found, limit: int) -> Found:
+        """The best under a limit, or what was found for another one where that fits too and looks faster."""
+        known = [f for f in self._confirmed.values() if f.peak_bytes <= limit and f.candidate is not None]
+        return min((best, *known), key=lambda found: _bucket(found.seconds))
 
     @functools.cached_property
     def floor(self) -> Found:
@@ -243,7 +258,7 @@ class Search:
         bodies = {
             place: Search(body, self.target, self.progress, self.depth + 1, self.effort)
             for place, body in inner_programs(moved).items()
-            if max((nbytes(v) for eqn in body.eqns for v in eqn.outvars), default=0) > worth
+            if largest_value(body.jaxpr) > worth
         }
         return moved, bodies
 
@@ -398,8 +413,9 @@ class Search:
             for size in self._chunk_sizes
         )
         crossed = self._crossed(min(tried, key=lambda c: c.estimate.seconds), ranked) if tried else []
+        worth = [c for c in (*tried, *crossed) if self.worth_running(c)]
         options = sorted(
-            (c for c in (*tried, *crossed) if self._predicted_peak(c) <= limit * MARGIN and self.worth_running(c)),
+            (c for c in worth if self._predicted_peak(c) <= limit * MARGIN),
             key=lambda candidate: (
                 _bucket(candidate.estimate.seconds),
                 _fold_count(candidate.structure),
@@ -409,6 +425,7 @@ class Search:
         in_library = self._in_library(options, limit)
         if in_library is not None:
             return in_library
+        options = [*self._hopeful(worth, options, limit), *options]
         largest = dict.fromkeys(ranked, CHUNKS[-1])
         narrow: Found | None = None
         tries = 0
@@ -430,6 +447,12 @@ class Search:
             return narrow
         smallest = [c for s in ranked[:2] if self.worth_running(c := self.candidate(s, CHUNKS[0]))]
         return min(map(self.confirm, smallest), key=lambda found: found.peak_bytes, default=self._lowest_as_written)
+
+    def _hopeful(self, candidates: Sequence[Candidate], options: Sequence[Candidate], limit: int) -> list[Candidate]:
+        """The fastest that should just not fit, where it is much faster than all that should: estimates may be high."""
+        slowest = min((c.estimate.seconds for c in options), default=math.inf) / MUCH_FASTER
+        near = (c for c in candidates if limit * MARGIN < self._predicted_peak(c) <= limit * HOPE)
+        return sorted((c for c in near if c.estimate.seconds < slowest), key=lambda c: c.estimate.seconds)[:1]
 
     def _crossed(self, best: Candidate, structures: Sequence[Structure]) -> list[Candidate]:
         """One axis step by step where a step is large, and in each another one in chunks that caches hold.
@@ -558,6 +581,13 @@ def eqn_count(jaxpr: jex_core.Jaxpr) -> int:
     return len(jaxpr.eqns) + sum(
         eqn_count(inner) for eqn in jaxpr.eqns for inner in jex_core.jaxprs_in_params(eqn.params)
     )
+
+
+def largest_value(jaxpr: jex_core.Jaxpr) -> int:
+    """Bytes of the largest result of an eqn, here or in a body."""
+    own = max((nbytes(v) for eqn in jaxpr.eqns for v in eqn.outvars), default=0)
+    inner = (largest_value(body) for eqn in jaxpr.eqns for body in jex_core.jaxprs_in_params(eqn.params))
+    return max((own, *inner))
 
 
 def _bucket(seconds: float) -> int:

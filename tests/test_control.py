@@ -269,3 +269,21 @@ class TestPlans:
         made = memscope.plan(total, floats(1200), floats(900), limit="200KiB", best_effort=True)
         assert not made.fits
         assert not made.loops
+
+
+@pytest.mark.parametrize("loop", ["scan", "fori"])
+def test_a_branch_inside_a_loop_is_cut(loop: str) -> None:
+    def step(k: Any, c: Any, b: Any, when: Any) -> Any:
+        return lax.cond(k > when, lambda: jnp.sin(c[:, None] * b).mean(1), lambda: c * 2)
+
+    def scan(a: Any, b: Any, when: Any) -> Any:
+        return lax.scan(lambda c, k: (step(k, c, b, when), None), a, jnp.arange(4))[0]
+
+    def fori(a: Any, b: Any, when: Any) -> Any:
+        return lax.fori_loop(0, 4, lambda k, c: step(k, c, b, when), a)
+
+    fn = {"scan": scan, "fori": fori}[loop]
+    args = jnp.linspace(0, 1, 1201), jnp.linspace(0, 3, 1303), jnp.int32(1)
+    plan = memscope.plan(fn, *args, limit="30%")
+    assert plan.loops
+    np.testing.assert_allclose(plan.fn(*args), jax.jit(fn)(*args), rtol=2e-4)

@@ -404,3 +404,21 @@ class TestBadInput:
     def test_not_a_function(self) -> None:
         with pytest.raises(TypeError, match="needs a function to trace, not ArrayImpl"):
             memscope.profile(kernel_product(*self.args))
+
+
+def density(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.exp(-jnp.sum((a[:, None] - b) ** 2, 2)).sum(1)
+
+
+def test_a_plan_that_is_much_faster_is_tried_though_its_estimate_is_above_the_limit() -> None:
+    args = jax.ShapeDtypeStruct((700, 5), "float32"), jax.ShapeDtypeStruct((900, 5), "float32")
+    roomy, tight = (memscope.plan(density, *args, limit=limit) for limit in (150_000, 79_080))
+    assert tight.peak_bytes <= roomy.peak_bytes
+    assert tight.slowdown <= roomy.slowdown
+
+
+def test_what_was_found_for_one_limit_serves_a_lower_one() -> None:
+    args = jax.ShapeDtypeStruct((700, 5), "float32"), jax.ShapeDtypeStruct((900, 5), "float32")
+    request = memscope.plan(density, *args, limit=150_000).request
+    peaks = [request.plan(limit, best_effort=True).peak_bytes for limit in range(150_000, 60_000, -6_000)]
+    assert peaks == sorted(peaks, reverse=True)
