@@ -286,4 +286,4 @@ def test_a_branch_inside_a_loop_is_cut(loop: str) -> None:
     args = jnp.linspace(0, 1, 1201), jnp.linspace(0, 3, 1303), jnp.int32(1)
     plan = memscope.plan(fn, *args, limit="30%")
     assert plan.loops
-    np.testing.assert_allclose(plan.fn(*args), jax.jit(fn)(*args), rtol=2e-4)
+    np.testing.assert_allclose(plan.fn(*args), jax.jit(fn)(*args), rtol=2e-4, atol=1e-6)
