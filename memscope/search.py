@@ -90,6 +90,7 @@ class Candidate:
       structure, chunk_bytes, chunks: its loops and their chunks; None where only bodies are rewritten.
       bodies: what loops and branches of the program have got as their bodies.
       moved: what is made inside them now.
+      program: what its eqns are the eqns of, where that is not the program that was searched.
     """
 
     closed: jex_core.ClosedJaxpr
@@ -99,6 +100,7 @@ class Candidate:
     chunks: Mapping[LoopPlan, int] = dataclasses.field(default_factory=dict)
     bodies: tuple[Candidate, ...] = ()
     moved: tuple[Moved, ...] = ()
+    program: Program | None = None
 
     @functools.cached_property
     def suits_library(self) -> bool:
@@ -489,8 +491,16 @@ class Search:
                 inner[place] = min(cut, key=lambda c: c.estimate.seconds)
         if not inner:
             return None
-        closed = with_bodies(program, self.target, {place: c.closed for place, c in inner.items()}).closed
-        return Candidate(closed, estimate(closed), outer.structure, chunk_bytes, outer.chunks, tuple(inner.values()))
+        made = with_bodies(program, self.target, {place: c.closed for place, c in inner.items()})
+        return Candidate(
+            closed=made.closed,
+            estimate=estimate(made.closed),
+            structure=outer.structure,
+            chunk_bytes=chunk_bytes,
+            chunks=outer.chunks,
+            bodies=tuple(inner.values()),
+            program=made,
+        )
 
     def _in_library(self, options: Sequence[Candidate], limit: int) -> Found | None:
         """The fastest of these whose plain build fits, by the bound on its scratch; None where there is none."""
@@ -535,9 +545,11 @@ class Search:
             chunks = format_bytes(candidate.chunk_bytes)
             self.progress(f"compiling with {_loops(candidate)} in chunks of {chunks}")
             self.effort.compiles(candidate.closed.jaxpr)
-            run = jex_core.jaxpr_as_fun(candidate.closed)
-            compiled = compile_flat(run, self.program, build, self.target)
-            self._confirmed[candidate, build] = Found(self.program, candidate, compiled)
+            if candidate.program is not None:
+                compiled = compile_program(candidate.program, build, self.target)
+            else:
+                compiled = compile_flat(jex_core.jaxpr_as_fun(candidate.closed), self.program, build, self.target)
+            self._confirmed[candidate, build] = Found(candidate.program or self.program, candidate, compiled)
         return self._confirmed[candidate, build]
 
     def hindrances(self) -> list[Hindrance]:

@@ -117,6 +117,12 @@ def test_a_failure_belongs_to_who_waits() -> None:
     worker.join()
 
 
+def test_what_is_asked_of_a_closed_worker_is_cancelled() -> None:
+    worker = Worker("test")
+    worker.close()
+    assert worker.submit(lambda: None).cancelled()
+
+
 # The session.
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import linecache
 import subprocess
 import sys
 import traceback
@@ -422,3 +423,20 @@ def test_what_was_found_for_one_limit_serves_a_lower_one() -> None:
     request = memscope.plan(density, *args, limit=150_000).request
     peaks = [request.plan(limit, best_effort=True).peak_bytes for limit in range(150_000, 60_000, -6_000)]
     assert peaks == sorted(peaks, reverse=True)
+
+
+def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    scores = jnp.einsum("qhd,khd->hqk", q, k)
+    weights = jax.nn.softmax(scores, axis=-1)
+    return jnp.einsum("hqk,khd->qhd", weights, v)
+
+
+def test_attention_is_cut_by_head_and_by_query() -> None:
+    args = [jax.random.normal(key, (6001, 8, 64)) for key in jax.random.split(jax.random.key(0), 3)]
+    plan = memscope.plan(attend, *args, limit="10%")
+    assert [loop.size for loop in plan.loops] == [8, 6001]
+    some = np.array([0, 86, 87, 6000])
+    np.testing.assert_allclose(plan.fn(*args)[some], attend(args[0][some], *args[1:]), rtol=1e-4, atol=1e-5)
+    largest = [b for b in plan.profile.buffers if b.kind == "temporary" and "87" in str(b.shape)][:2]
+    lines = {linecache.getline(__file__, int(str(b.source).partition(":")[2])).strip() for b in largest}
+    assert lines == {"weights = jax.nn.softmax(scores, axis=-1)"}

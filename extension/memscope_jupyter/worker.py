@@ -35,9 +35,12 @@ class Worker:
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Work) -> Future[None]:
-        """Does this next; what runs and what was asked for before are given up."""
+        """Does this next; what runs and what was asked for before are given up. Once closed, nothing is done."""
         future: Future[None] = Future()
         with self._changed:
+            if self._closed:
+                future.cancel()
+                return future
             self._give_up()
             self._asked = work, future
             self._wake()
