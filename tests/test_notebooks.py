@@ -95,8 +95,8 @@ PROMISES = {
     "knn": [
         r"float32\[797,25000\]",
         r"\d MiB   about \d+\.\d+x the time",
-        r"loop of \S+ chunks: 25,000 steps",
-        r"leaves       float32\[797,5\]  the best so far",
+        r"loop of \S+ chunks: 797 steps",
+        r"leaves       int32\[797,5\]  written chunk by chunk",
         r"values agree, measured peak",
         r"9\d\.\d% of the digits are told apart",
     ],
