@@ -248,6 +248,7 @@ def _outcome(plan: Plan, call: Call, check: Check | None) -> dict[str, Any]:
         "original_peak_bytes": plan.original_peak_bytes,
         "slowdown": plan.slowdown,
         "loops": [dataclasses.asdict(loop) for loop in plan.loops],
+        "simplified": [dataclasses.asdict(gone) for gone in plan.simplified],
         "moved": [dataclasses.asdict(moved) for moved in plan.moved],
         "check": None if check is None else dataclasses.asdict(check),
     }

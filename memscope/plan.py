@@ -11,6 +11,7 @@ from typing import Any
 from jax.extend import core as jex_core
 
 from ._jax_private import api_boundary
+from .algebra import Simplification
 from .arguments import static_values
 from .axes import Window
 from .check import Check, check_plan
@@ -118,6 +119,7 @@ class Plan:
       extra_work: arithmetic of `fn` over that of the function as written, counted from the jaxprs.
       loops: empty where nothing was rewritten.
       moved: arrays that the function's own loops only read, and now make inside for themselves.
+      simplified: arrays that are not made any more, as a cheaper primitive gives the same results.
       fn: the rewritten function, jitted; same pytrees in and out.
     """
 
@@ -132,6 +134,7 @@ class Plan:
     extra_work: float
     loops: tuple[Loop, ...]
     moved: tuple[Moved, ...]
+    simplified: tuple[Simplification, ...]
     fn: Callable[..., Any]
     rewritten: jex_core.ClosedJaxpr
     original: Callable[..., Any]
@@ -142,7 +145,7 @@ class Plan:
     @property
     def changed(self) -> bool:
         """Whether anything was rewritten."""
-        return bool(self.loops or self.moved)
+        return bool(self.loops or self.moved or self.simplified)
 
     @property
     def temp_bytes(self) -> int:
@@ -269,6 +272,7 @@ class Request:
             extra_work=after.work / before.work if before.work else 1.0,
             loops=() if candidate is None else _loops(candidate),
             moved=() if candidate is None else candidate.moved,
+            simplified=() if candidate is None else candidate.simplified,
             fn=PlannedFunction(self.signature, rewritten, found.compiled.build, original),
             rewritten=rewritten,
             original=original,

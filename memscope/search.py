@@ -16,6 +16,7 @@ from typing import Any
 
 from jax.extend import core as jex_core
 
+from .algebra import Simplification, simplify
 from .chunks import chunks_of, largest_step
 from .compile import Build, Compiled, compile_flat, compile_program
 from .cost import Estimate, estimate
@@ -90,6 +91,7 @@ class Candidate:
       structure, chunk_bytes, chunks: its loops and their chunks; None where only bodies are rewritten.
       bodies: what loops and branches of the program have got as their bodies.
       moved: what is made inside them now.
+      simplified: what is not made any more.
       program: what its eqns are the eqns of, where that is not the program that was searched.
     """
 
@@ -100,6 +102,7 @@ class Candidate:
     chunks: Mapping[LoopPlan, int] = dataclasses.field(default_factory=dict)
     bodies: tuple[Candidate, ...] = ()
     moved: tuple[Moved, ...] = ()
+    simplified: tuple[Simplification, ...] = ()
     program: Program | None = None
 
     @functools.cached_property
@@ -156,8 +159,10 @@ class Search:
         progress: Progress = lambda line: None,
         depth: int = 0,
         effort: Effort | None = None,
+        form: str = "as written",
     ) -> None:
         self.program = program
+        self.form = form
         self.depth = depth
         self.effort = effort or Effort()
         self.target = target
@@ -176,7 +181,7 @@ class Search:
     @functools.cached_property
     def builds(self) -> dict[Build, Compiled]:
         """The program as written, in both builds."""
-        self.progress(f"compiling {self.program.name} as written ({len(self.program.eqns)} eqns)")
+        self.progress(f"compiling {self.program.name} {self.form} ({len(self.program.eqns)} eqns)")
         self.effort.compiles(self.program.jaxpr)
         captured = sum(nbytes(v) for v in self.program.jaxpr.constvars)
         if captured > CAPTURED_FROM:
@@ -220,6 +225,9 @@ class Search:
         unchanged = self.as_written(limit)
         if unchanged is not None:
             return unchanged, True
+        if self._simpler is not None:
+            simpler, fits = self._simpler.run(limit)
+            return self._with_simplified(simpler), fits
         if "floor" in self.__dict__ and self.floor.peak_bytes > limit:
             return self.floor, False
         best, fits = self._descend(limit)
@@ -246,9 +254,32 @@ class Search:
     @functools.cached_property
     def floor(self) -> Found:
         """The lowest that can be reached."""
+        if self._simpler is not None:
+            return self._with_simplified(self._simpler.floor)
         lowest, _ = self._descend(1)
         others = [found for way in (self._inside, self._nested) if (found := way(1)) is not None]
         return min((lowest, *self._confirmed.values(), *others), key=lambda found: found.peak_bytes)
+
+    # Without what need not be computed.
+
+    @functools.cached_property
+    def _simplification(self) -> tuple[Program, tuple[Simplification, ...]]:
+        return simplify(self.program, self.target)
+
+    @functools.cached_property
+    def _simpler(self) -> Search | None:
+        """The search over the program that computes the same with less; None where no rule knows one."""
+        program, found = self._simplification
+        for each in found:
+            self.progress(f"{each.op}{f' at {each.source}' if each.source else ''}: {each.why}")
+        form = "without what need not be made"
+        return Search(program, self.target, self.progress, self.depth, self.effort, form) if found else None
+
+    def _with_simplified(self, found: Found) -> Found:
+        """What the simpler search found, as a rewrite of this program."""
+        candidate = found.candidate or Candidate(found.program.closed, estimate(found.program.closed), None)
+        simplified = (*self._simplification[1], *candidate.simplified)
+        return dataclasses.replace(found, candidate=dataclasses.replace(candidate, simplified=simplified))
 
     # Inside loops and branches.
 
@@ -374,6 +405,8 @@ class Search:
 
     def choices(self, limit: int) -> list[tuple[Candidate, int]]:
         """What a person may choose among, each with its predicted peak: what ranks first, in every size of chunk."""
+        if self._simpler is not None:
+            return self._simpler.choices(limit)
         ranked = self._ranked(self.grow(None), limit)[:SHORTLIST]
         tried = dict.fromkeys(self.candidate(s, size) for s in ranked for size in self._chunk_sizes)
         with_peaks = [(c, self._predicted_peak(c)) for c in tried if self.worth_running(c)]
@@ -532,7 +565,9 @@ class Search:
         return estimate.seconds <= WORK_BUDGET * self.original_estimate.seconds + WORK_FOR_FREE
 
     def confirm_fastest(self, candidate: Candidate, limit: int) -> Found:
-        """Compiles a candidate in the build that it should run faster in, of those that fit the limit."""
+        """Compiles one of `choices` in the build that it should run faster in, of those that fit the limit."""
+        if self._simpler is not None:
+            return self._with_simplified(self._simpler.confirm_fastest(candidate, limit))
         if candidate.suits_library:
             found = self.confirm(candidate, Build.PLAIN)
             if found.peak_bytes <= limit:
@@ -554,6 +589,8 @@ class Search:
 
     def hindrances(self) -> list[Hindrance]:
         """What is in the way of intermediates, also inside loops and branches, so far as the search has come."""
+        if self._simpler is not None:
+            return self._simpler.hindrances()
         inside = self.__dict__["_bodies"][1].values() if "_bodies" in self.__dict__ else ()
         own = hindrances(self.program, self._structures.obstacles)
         return [*own, *(h for search in inside for h in search.hindrances())]

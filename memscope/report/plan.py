@@ -10,6 +10,7 @@ from ..sizes import format_bytes
 from .html import page, profile_fragment
 
 if TYPE_CHECKING:
+    from ..algebra import Simplification
     from ..inside import Moved
     from ..plan import Loop, Plan, SinkInfo, Stream
     from ..profile import Buffer
@@ -34,6 +35,7 @@ def _lines(plan: Plan) -> list[str]:
     return [
         *head,
         f"  time        {plan.slowdown:.2f}x of before (estimated), arithmetic {plan.extra_work:.2f}x (counted)",
+        *(line for gone in plan.simplified for line in _simplified_lines(gone)),
         *(line for moved in plan.moved for line in _moved_lines(moved)),
         *(line for loop in plan.loops for line in _loop_lines(loop)),
     ]
@@ -52,6 +54,11 @@ def _as_written(plan: Plan) -> list[str]:
             "  memory XLA does not report (a plain jax.jit uses them; the profile gives its figures).",
         ]
     return ["  nothing to rewrite: the function runs as it is."]
+
+
+def _simplified_lines(gone: Simplification) -> list[str]:
+    array = f"{array_text(gone.dtype, gone.shape)}  {format_bytes(gone.bytes)}"
+    return ["", f"  {gone.op}{_at(gone.source)}: {gone.why}", f"    never made   {array}"]
 
 
 def _moved_lines(moved: Moved) -> list[str]:

@@ -1,0 +1,9 @@
+"""Large intermediates that need not be computed at all: the same values by a cheaper primitive.
+
+What a person would write by hand, once they know where the memory goes: an index in place of a product with a one-hot
+matrix, `top_k` in place of a whole sort. Such a rewrite comes before any streaming, and only where the limit asks.
+"""
+
+from .rules import Simplification, simplify
+
+__all__ = ["Simplification", "simplify"]
