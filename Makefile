@@ -1,6 +1,6 @@
 # Each target makes .venv and installs what it needs the first time; after that it starts at once.
 #   make demo         the main job on real data: nearest neighbours of handwritten digits
-#   make test         all tests
+#   make test         all tests; TESTS=tests/test_plan.py for some
 #   make lab          the quickstart notebook in JupyterLab
 #   make lint         ruff and mypy
 #   make bench        the benchmarks, written to benchmarks/results/
@@ -12,13 +12,16 @@ BIN    := $(VENV)/bin
 # What memscope knows of JAX was measured with this version; the compile-only GPU plugin must match it.
 JAX    := jax==0.10.2 jaxlib==0.10.2 jax-cuda13-pjrt==0.10.2 jax-cuda13-plugin==0.10.2
 
+# The browser tests time what a person waits for, and so run alone.
+TWO_AT_A_TIME = $(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/browser tests
+
 .PHONY: demo test lab lint bench screenshots constraints system clean
 
 demo: $(VENV)/.with-demo
 	@$(BIN)/memscope demo
 
 test: $(VENV)/.with-test $(if $(wildcard tests/browser),system)
-	$(BIN)/python -m pytest $(TESTS)
+	$(if $(TESTS),$(BIN)/python -m pytest $(TESTS),$(TWO_AT_A_TIME) && $(BIN)/python -m pytest tests/browser)
 
 lab: $(VENV)/.with-demo $(VENV)/.with-notebook
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS) notebooks/quickstart.ipynb

@@ -399,14 +399,19 @@ def _describe(program: Program, remade: frozenset[Any], loop: LoopPlan, chunk: i
                     nbytes(var), program.sources[task.eqn],
                 )  # fmt: skip
     by_size = tuple(sorted(streams.values(), key=lambda s: -s.bytes))
-    sinks = tuple(_sink_info(program, sink, var) for sink in loop.sinks for var in sink_vars(sink)[:1])
+    online = {joined.total for joined in loop.joined}
+    sinks = tuple(
+        _sink_info(program, sink, var, "online" if sink in online else _kind(sink))
+        for sink in loop.sinks
+        for var in sink_vars(sink)[:1]
+    )
     first = by_size[0].source if by_size else (sinks[0].source if sinks else None)
     return Loop(loop.steps, chunk, -(-loop.steps // chunk), by_size, sinks, first)
 
 
-def _sink_info(program: Program, sink: Sink, var: Any) -> SinkInfo:
+def _sink_info(program: Program, sink: Sink, var: Any, kind: str) -> SinkInfo:
     name = program.eqns[sink.task.eqn].primitive.name
-    return SinkInfo(aval_of(var).shape, str(aval_of(var).dtype), name, _kind(sink), program.sources[sink.task.eqn])
+    return SinkInfo(aval_of(var).shape, str(aval_of(var).dtype), name, kind, program.sources[sink.task.eqn])
 
 
 def _kind(sink: Sink) -> str:

@@ -169,4 +169,5 @@ def test_a_profile_of_two_thousand_eqns_costs_little_beyond_compiling(monkeypatc
     assert len(compiling) == 2
     assert profile.buffers
     # Both builds compile side by side.
-    assert total - (max(end for _, end in compiling) - min(begin for begin, _ in compiling)) < 5
+    compile_seconds = max(end for _, end in compiling) - min(begin for begin, _ in compiling)
+    assert total - compile_seconds < max(5, compile_seconds / 3)

@@ -94,7 +94,8 @@ def _stream(stream: Stream, loop: Loop) -> str:
 KINDS = {"stack": "written chunk by chunk", "add": "summed up", "dot": "summed up", "mul": "multiplied up",
           "max": "the running maximum", "min": "the running minimum", "scatter": "accumulated in place",
           "top_k": "the best so far", "state": "handed on from chunk to chunk", "same": "the same in every chunk",
-          "argmax": "the running argmax", "argmin": "the running argmin"}  # fmt: skip
+          "argmax": "the running argmax", "argmin": "the running argmin",
+          "online": "summed up below the running maximum"}  # fmt: skip
 
 
 def _sink(sink: SinkInfo) -> str:

@@ -70,12 +70,13 @@ class Chunk:
         self.states = dict(states or {})
         self.made_by: dict[Read, Task] = {}
         self._values: dict[Read, Any] = {}
+        self._assumed: set[jex_core.Var] = set()
 
     def run(self, task: Task) -> None:
         """Computes a task and remembers its results."""
         keys: list[Read] = list(task.results(self.program))
         self.made_by.update((key, task) for key in keys)
-        if task in self.setting.lanes.inner:
+        if task in self.setting.lanes.inner or all(var in self._assumed for var, _ in keys):
             return
         if task in self.setting.lanes.reductions:
             outs = [reduce_lanes(self, task)]
@@ -106,6 +107,11 @@ class Chunk:
                 self.setting.env[var] = value
             else:
                 self._values[var, extent] = value
+
+    def assume(self, values: Env) -> None:
+        """Takes whole values for those that are not known before the loop ends."""
+        self._assumed |= values.keys()
+        self._values.update(((var, None), value) for var, value in values.items())
 
     def value(self, var: jex_core.Var, extent: Extent) -> Any:
         """What this iteration has computed of a var."""

@@ -21,6 +21,7 @@ from .carried import SEQUENTIAL
 from .free import generated_vars, relayout_vars
 from .loops import arrange
 from .needs import Demand, Needs
+from .online import online_sums
 from .reach import axis_map
 from .structure import Carried, Fold, Obstacle, Same, Sink, Stack, Streaming, sink_steps
 from .tasks import Task, fold_task, tasks_for
@@ -44,6 +45,7 @@ class Closure:
         self.axes = axis_map(program)
         self.generated = generated_vars(program)
         self.relayouts = relayout_vars(program)
+        self.guards = {v for online in online_sums(program).values() for v in online.guards}
 
     def build(self, streamed: Iterable[Var], hints: Mapping[Var, Collection[int]], one_way: bool = False) -> Streaming:
         """Loops that stream as many of `streamed` as can be; none where that is no intermediate at all.
@@ -87,7 +89,8 @@ class _Attempt:
         self.hints = hints
         self.one_way = one_way
         self.large = LARGE * max((nbytes(v) for v in streamed), default=0)
-        self.remade = closure.generated | {v for v in closure.relayouts - streamed if self._operand(v) not in streamed}
+        relayouts = {v for v in closure.relayouts - streamed if self._operand(v) not in streamed}
+        self.remade = closure.generated | relayouts | (closure.guards - streamed)
         self.sinks: list[Sink] = []
         self.needs = Needs(self.program, lambda v: v in self.streamed or v in self.remade, self._refusal)
 

@@ -15,6 +15,7 @@ from ..program import Atom, Program, aval_of, is_var
 from .carried import SEQUENTIAL, State
 from .chunk import Chunk, Env, Setting, combiner
 from .lanes import lane_tasks, turned_outside
+from .online import finished, known_values, rescaled, running_values
 from .reductions import Form
 from .structure import Carried, Fold, LoopPlan, Same, Sink, Stack, Streaming, sink_vars
 from .tasks import Task
@@ -85,6 +86,10 @@ def _run_loop(streaming: Streaming, loop: LoopPlan, chunk: int, env: Env, kept: 
             env.update((var, state[i]) for i, var in sink.outvars)
         else:
             env.update(zip(sink_vars(sink), _finish(program, sink, carry), strict=True))
+    for joined in loop.joined:
+        (total,), (maximum,) = joined.total.outvars, joined.maximum.outvars
+        shift = known_values(program, joined.online, env[maximum])[joined.online.shift]
+        env[total] = finished(env[total], shift)
 
 
 def _init(program: Program, loop: LoopPlan, sink: Sink, env: Env, blocks: int) -> Any:
@@ -126,10 +131,18 @@ def _iteration(
     chunk = Chunk(setting, start, steps, states)
     folds = {s.task: (i, s) for i, s in enumerate(loop.sinks) if isinstance(s, Fold) and not _is_share(s)}
     updated = list(carries)
+    shifts: dict[Fold, tuple[Any, Any]] = {}
     for task in loop.body:
         if task in folds:
             i, fold = folds[task]
-            updated[i] = chunk.fold(fold, carries[i])
+            carry = (rescaled(carries[i][0], *shifts[fold]),) if fold in shifts else carries[i]
+            updated[i] = chunk.fold(fold, carry)
+            for joined in loop.joined:
+                if joined.maximum == fold:
+                    online = joined.online
+                    before, after = (running_values(setting.program, online, *c[i]) for c in (carries, updated))
+                    shifts[joined.total] = before[online.shift], after[online.shift]
+                    chunk.assume(after)
         else:
             chunk.run(task)
     for i, sink in enumerate(loop.sinks):

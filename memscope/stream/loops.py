@@ -9,7 +9,8 @@ from jax.extend import core as jex_core
 from ..program import Program, is_var
 from .folds import least_rows
 from .needs import Demand, Needs
-from .structure import Carried, LoopPlan, Obstacle, Sink, Stack, Streaming, sink_steps, sink_vars
+from .online import online_sums
+from .structure import Carried, Fold, Joined, LoopPlan, Obstacle, Sink, Stack, Streaming, sink_steps, sink_vars
 from .tasks import Task
 
 Var = jex_core.Var
@@ -51,6 +52,8 @@ class _Arrangement:
         self.bodies = {sink: self._body(sink) for sink in sinks}
         self.leaves = {sink: self._leaves(body) for sink, body in self.bodies.items()}
         self.owners = {sink.task: sink for sink in sinks if isinstance(sink, Carried)}
+        self.joinable: dict[Sink, Joined] = {joined.total: joined for joined in _joinable(program, sinks)}
+        self.joined: dict[Sink, Joined] = {}
         self.later: dict[Sink, int] = {}
         self.levels, self._available = self._levels()
         while self._put_off():
@@ -82,11 +85,22 @@ class _Arrangement:
         levels: dict[Sink, int] = {}
         ordinary: dict[int, int] = {}
         last_effect = 0
+        self.joined = {}
+
+        def level_of(sink: Sink, leaves: Iterable[Demand]) -> int:
+            # A slice that the same iteration has just written may be read at once.
+            level = max((stacks.get(leaf, ready.get(leaf[0], 0)) for leaf in leaves), default=0)
+            return max(self._in_turn(sink, level, levels), self.later.get(sink, 0))
+
         for index, eqn in enumerate(self.program.eqns):
             for sink in by_eqn.get(index, ()):
-                # A slice that the same iteration has just written may be read at once.
-                level = max((stacks.get(leaf, ready.get(leaf[0], 0)) for leaf in self.leaves[sink]), default=0)
-                levels[sink] = max(self._in_turn(sink, level, levels), self.later.get(sink, 0))
+                levels[sink] = level_of(sink, self.leaves[sink])
+                joined = self.joinable.get(sink)
+                if joined is not None and joined.maximum in levels:
+                    others = {leaf for leaf in self.leaves[sink] if leaf[0] not in joined.online.known}
+                    if level_of(sink, others) <= levels[joined.maximum]:
+                        levels[sink] = levels[joined.maximum]
+                        self.joined[sink] = joined
                 ready.update(dict.fromkeys(sink_vars(sink), levels[sink] + 1))
                 if isinstance(sink, Stack):
                     stacks[sink.var, sink.window] = levels[sink]
@@ -118,7 +132,12 @@ class _Arrangement:
             left = {(s.var, s.window) for s in outside if isinstance(s, Stack)} - stacks
             for sink in group:
                 replays = (task for task in self._replays(group) if task in self.bodies[sink])
-                if left & self.leaves[sink] or any(self.levels[self.owners[task]] == level for task in replays):
+                apart = sink in self.joined and self.joined[sink].maximum not in group
+                if (
+                    apart
+                    or left & self.leaves[sink]
+                    or any(self.levels[self.owners[task]] == level for task in replays)
+                ):
                     self.later[sink] = level + 1
         return self.later != before
 
@@ -149,7 +168,7 @@ class _Arrangement:
             steps, tasks, members = sink_steps(sink), set(self._weighty(self.bodies[sink])), [sink]
             leaves = self.leaves[sink]
             tasks |= {s.task for s in sinks if isinstance(s, Stack) and (s.var, s.window) in leaves}
-            tasks.add(sink.task)
+            tasks |= {sink.task, *((self.joined[sink].maximum.task,) if sink in self.joined else ())}
             directions = self._directions(sink)
             apart = []
             for group in groups:
@@ -190,6 +209,7 @@ class _Arrangement:
             reverse=any(_direction(task) == "reverse" for task in own),
             saves=tuple(task for task in own if task in replayed),
             replays=tuple(self._replays(sinks)),
+            joined=tuple(self.joined[sink] for sink in sinks if sink in self.joined),
         )
 
     def _least(self, sink: Sink) -> int:
@@ -204,6 +224,18 @@ class _Arrangement:
             *(((loop.level, 1, i), loop) for i, loop in enumerate(loops)),
         ]
         return tuple(item for _, item in sorted(keyed, key=lambda pair: pair[0]))
+
+
+def _joinable(program: Program, sinks: Iterable[Sink]) -> Iterable[Joined]:
+    """The sums that could go with a maximum: both over the same streamed axis of x."""
+    folds = {sink.task.eqn: sink for sink in sinks if isinstance(sink, Fold)}
+    for index, online in online_sums(program).items():
+        total, maximum = folds.get(index), folds.get(online.maximum)
+        if total is None or maximum is None or (total.task.factor is None or maximum.task.factor is None):
+            continue
+        same_axis = total.task.factor.ins == maximum.task.factor.ins and total.task.scale == maximum.task.scale
+        if same_axis and (total.task.factor.fold, maximum.task.factor.fold) == ("add", "max"):
+            yield Joined(total, maximum, online)
 
 
 def _direction(task: Task) -> str | None:

@@ -9,6 +9,7 @@ from jax.extend import core as jex_core
 from ..axes import Window
 from ..axes.factor import shape_of
 from ..program import Program
+from .online import Online
 from .tasks import Task
 
 
@@ -53,6 +54,15 @@ Sink = Stack | Fold | Same | Carried
 
 
 @dataclasses.dataclass(frozen=True)
+class Joined:
+    """A sum of exp(x - m) that is kept below the maximum so far, rather than in a loop after the one that finds m."""
+
+    total: Fold
+    maximum: Fold
+    online: Online
+
+
+@dataclasses.dataclass(frozen=True)
 class LoopPlan:
     """One loop over `steps` steps.
 
@@ -64,6 +74,7 @@ class LoopPlan:
       reverse: it runs from the last step to the first.
       saves: carried tasks of this loop whose state it keeps at the start of each chunk.
       replays: carried tasks of other loops, run again chunk by chunk from the states kept there.
+      joined: sums among its sinks that go with a maximum among them.
     """
 
     steps: int
@@ -74,6 +85,7 @@ class LoopPlan:
     reverse: bool = False
     saves: tuple[Task, ...] = ()
     replays: tuple[Task, ...] = ()
+    joined: tuple[Joined, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
