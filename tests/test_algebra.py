@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import memscope
 from memscope.algebra.rules import apply_rules, simplify
@@ -84,6 +86,59 @@ def test_products_with_selections(name: str) -> None:
 )
 def test_other_products_stay(fn: Callable[..., Any]) -> None:
     assert apply_rules(trace(fn, (WIDE,)), CPU)[1] == ()
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_random_products(data: st.DataObject) -> None:
+    """Any shape, offset and side; indices and values out of range and out of the ordinary."""
+    draw, random = data.draw, np.random.default_rng(data.draw(st.integers(0, 99)))
+    rows, columns, free = (draw(st.integers(0 if name == "free" else 1, 6)) for name in ("rows", "columns", "free"))
+    first, side = draw(st.integers(-3, 3)), draw(st.booleans())
+    dtype = draw(st.sampled_from([np.float32, np.float16, np.int32, np.uint8]))
+    index = random.integers(-2, columns + 2, rows).astype(np.int32)
+    other = random.integers(0, 4, (columns, free)).astype(dtype)
+    if np.issubdtype(dtype, np.floating):
+        other[random.random(other.shape) < 0.1] = np.inf
+        other[random.random(other.shape) < 0.1] = np.nan
+    scale = draw(st.sampled_from(["none", "rows", "columns"]))
+    values = np.arange(2, 2 + max(rows, columns)).astype(dtype)
+    diagonal = draw(st.booleans())
+
+    def fn(index: Any, other: Any, values: Any) -> Any:
+        index = jnp.arange(rows) if diagonal else index
+        mask = index[:, None] == jnp.arange(columns)[None] + first
+        scales = {"none": 1, "rows": values[:rows, None], "columns": values[None, :columns]}
+        matrix = mask.astype(dtype) if scale == "none" else jnp.where(mask, scales[scale], 0).astype(dtype)
+        return matrix @ other if side else jnp.einsum("rc,cf->fr", matrix, other)
+
+    args = (index, other, values)
+    simpler, found = apply_rules(trace(fn, args), CPU)
+    assert found
+    (got,), want = run(simpler, args), fn(*args)
+    assert (got.shape, got.dtype) == (want.shape, want.dtype)
+    np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
+
+
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_random_ends_of_sorts(data: st.DataObject) -> None:
+    draw, random = data.draw, np.random.default_rng(data.draw(st.integers(0, 99)))
+    length = draw(st.integers(8, 60))
+    count, last = draw(st.integers(1, length // 8)), draw(st.booleans())
+    start = draw(st.integers(0, count - 1))
+    special = np.array([0.0, -0.0, 1.0, 2.0, np.inf, -np.inf, np.nan, -np.nan], np.float32)
+    x = random.choice(special[: draw(st.integers(1, 8))], (3, length))
+
+    def fn(x: Any) -> Any:
+        ends = slice(length - count, length - start) if last else slice(start, count)
+        return jnp.argsort(x, axis=1)[:, ends], jnp.sort(x, axis=1)[:, ends]
+
+    simpler, found = apply_rules(trace(fn, (x,)), CPU)
+    assert found
+    for got, want in zip(run(simpler, (x,)), jax.jit(fn)(x), strict=True):
+        np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
+        np.testing.assert_array_equal(np.signbit(np.asarray(got)), np.signbit(np.asarray(want)))
 
 
 def keys() -> np.ndarray[Any, Any]:
