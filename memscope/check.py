@@ -14,7 +14,6 @@ from jax.extend import core as jex_core
 
 from .arguments import flat_arguments
 from .compile import Build
-from .errors import TargetError
 from .measure import (
     Job,
     MeasureError,
@@ -125,11 +124,8 @@ def check_plan(
       MeasureError: the rewritten function could not be run.
     """
     kwargs = dict(kwargs or {})
-    if plan.target.platform != "cpu":
-        raise TargetError(
-            f"a plan for {plan.target.name} can't be checked on this machine's CPU: "
-            "export it and run it there, or make a plan for the CPU."
-        )
+    if not plan.target.is_here:
+        raise plan.target.absent(plan.program.name)
     if reduced is None:
         return _check_full(plan, args, kwargs, budget_seconds, timeout)
     return _check_reduced(plan, args, kwargs, reduced, budget_seconds, timeout)

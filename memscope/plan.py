@@ -15,7 +15,7 @@ from .arguments import static_values
 from .axes import Window
 from .check import Check, check_plan
 from .chunks import fused_vars
-from .compile import Build, Compiled
+from .compile import Build, Compiled, prepare
 from .errors import LimitError
 from .inside import Moved
 from .planned import PlannedFunction, Signature, dynamic_only
@@ -118,7 +118,9 @@ class Plan:
       extra_work: arithmetic of `fn` over that of the function as written, counted from the jaxprs.
       loops: empty where nothing was rewritten.
       moved: arrays that the function's own loops only read, and now make inside for themselves.
-      fn: the rewritten function, jitted; same pytrees in and out.
+      stretches: in how many stretches, one after another, its eqns are kept; 1 where XLA orders them all.
+      fn: the rewritten function, jitted; same pytrees in and out. Planned for a GPU that is not here it can be traced
+        and exported, and raises TargetError where it is called.
     """
 
     program: Program
@@ -132,6 +134,7 @@ class Plan:
     extra_work: float
     loops: tuple[Loop, ...]
     moved: tuple[Moved, ...]
+    stretches: int
     fn: Callable[..., Any]
     rewritten: jex_core.ClosedJaxpr
     original: Callable[..., Any]
@@ -142,7 +145,7 @@ class Plan:
     @property
     def changed(self) -> bool:
         """Whether anything was rewritten."""
-        return bool(self.loops or self.moved)
+        return bool(self.loops or self.moved or self.stretches > 1)
 
     @property
     def temp_bytes(self) -> int:
@@ -269,7 +272,8 @@ class Request:
             extra_work=after.work / before.work if before.work else 1.0,
             loops=() if candidate is None else _loops(candidate),
             moved=() if candidate is None else candidate.moved,
-            fn=PlannedFunction(self.signature, rewritten, found.compiled.build, original),
+            stretches=len(candidate.order.stretches) if candidate and candidate.order else 1,
+            fn=PlannedFunction(self.signature, rewritten, found.compiled.build, original, search.target),
             rewritten=rewritten,
             original=original,
             original_temp_bytes=search.original.temp_bytes,
@@ -355,6 +359,7 @@ def request_plan(
     **options: Any,
 ) -> Request:
     place = resolve(target)
+    prepare(place)
     report = progress or (lambda line: None)
     report("tracing")
     program = trace(fn, args, dict(kwargs), platform=place.platform, **options)
