@@ -10,9 +10,11 @@ from __future__ import annotations
 import os as _os
 from typing import TYPE_CHECKING
 
+from ._jax_private import quiet_compile_only_plugin as _quiet_compile_only_plugin
 from ._jax_private import register_as_internal as _register_as_internal
 
 _register_as_internal(_os.path.dirname(__file__))
+_quiet_compile_only_plugin()
 
 from .check import Check as Check  # noqa: E402 (the frames of all that follows are hidden from users)
 from .compare import Comparison as Comparison  # noqa: E402
