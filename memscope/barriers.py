@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core as jex_core
 
 from .evaluate import TAG, bind, values_of
@@ -104,7 +105,7 @@ def _keep_apart(env: dict[Var, Any], needed: Sequence[Var], before: Order, progr
     """Makes what the rest needs wait for the last stretch; what it needs of that, or a result of it, goes along."""
     made = [v for index in before for v in program.eqns[index].outvars]
     through = dict.fromkeys(v for v in (*needed, *(v for v in made if v in program.outputs)) if v in env)
-    arrays = [v for v in through if not jax.dtypes.issubdtype(env[v].dtype, jax.dtypes.extended)]
+    arrays = [v for v in through if not jnp.issubdtype(env[v].dtype, jax.dtypes.extended)]
     for var, value in zip(arrays, jax.lax.optimization_barrier([env[v] for v in arrays]), strict=True):
         env[var] = value
 

@@ -21,7 +21,7 @@ def test_the_names() -> None:
 
 @pytest.mark.parametrize(
     ("name", "gib"),
-    zip(PROMISED, (40, 80, 48, 24, 16, 24, 80, 141, 180), strict=True),
+    list(zip(PROMISED, (40, 80, 48, 24, 16, 24, 80, 141, 180), strict=True)),
 )
 def test_a_gpu_holds_what_xla_would_take_of_it(name: str, gib: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)

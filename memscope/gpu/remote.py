@@ -116,7 +116,7 @@ class Worker:
             assert process.stdout is not None
             said = self._said()
             late = threading.Event()
-            watch = threading.Timer(self.seconds, lambda: (late.set(), process.kill()))
+            watch = threading.Timer(self.seconds, _end, (process, late))
             watch.start()
             try:
                 worker.send(process.stdin, header, parts)
@@ -164,6 +164,11 @@ class Worker:
         said = os.pread(self._messages.fileno(), 1 << 20, since).decode(errors="replace")
         lines = [line.strip() for line in said.splitlines() if line.strip()]
         return f": {lines[-1].rstrip('.')}" if lines else ""
+
+
+def _end(process: subprocess.Popen[bytes], late: threading.Event) -> None:
+    late.set()
+    process.kill()
 
 
 def _environment() -> dict[str, str]:

@@ -13,12 +13,12 @@ import queue
 import sys
 import threading
 import traceback
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 Message = tuple[dict[str, Any], list[bytes]]
 
 
-def send(stream: BinaryIO, header: dict[str, Any], parts: list[bytes]) -> None:
+def send(stream: IO[bytes], header: dict[str, Any], parts: list[bytes]) -> None:
     """Writes one message."""
     stream.write(json.dumps({**header, "parts": [len(part) for part in parts]}).encode() + b"\n")
     for part in parts:
@@ -26,7 +26,7 @@ def send(stream: BinaryIO, header: dict[str, Any], parts: list[bytes]) -> None:
     stream.flush()
 
 
-def receive(stream: BinaryIO) -> Message | None:
+def receive(stream: IO[bytes]) -> Message | None:
     """Reads one message; None where the other side is gone."""
     line = stream.readline()
     if not line.endswith(b"\n"):
