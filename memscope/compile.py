@@ -115,7 +115,7 @@ def _compile_for_gpu(run: Callable[..., Any], program: Program, build: Build, ta
         output_bytes=answer.output_bytes,
         temp_bytes=answer.temp_bytes,
         alias_bytes=answer.alias_bytes,
-        constant_bytes=read.constant_bytes(answer.assignment),
+        constant_bytes=read.module_constant_bytes(answer.module),
         hidden_bytes=0,
         module=answer.module,
         assignment=answer.assignment,

@@ -210,7 +210,8 @@ def profile_compiled(
     if plain is None and compiled.build is Build.PLAIN:
         plain = compiled
     module = parse_module(compiled.module)
-    live = liveness(module, parse_assignment(compiled.assignment))
+    on_gpu = target is not None and target.platform == "cuda"
+    live = liveness(module, parse_assignment(compiled.assignment), on_gpu)
     held = compiled.peak_bytes - compiled.temp_bytes
     timeline = tuple(held + t for t in live.temporaries)
     peak_step = max(range(len(timeline)), key=timeline.__getitem__)
@@ -240,7 +241,7 @@ def profile_compiled(
         graph_source=view.graph_source(found),
         capacity_bytes=target.capacity_bytes if target else None,
         capacity_note=target.capacity_note if target else "",
-        uncounted=libraries(module) if target and target.platform == "cuda" else (),
+        uncounted=libraries(module) if on_gpu else (),
     )
 
 

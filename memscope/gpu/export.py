@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.export
+from jax.extend import core as jex_core
 
 from ..errors import TargetError
 from ..evaluate import precision_of
@@ -14,6 +15,8 @@ from ..program import Program
 
 if TYPE_CHECKING:
     from ..target import Target
+
+CALLBACKS = frozenset({"debug_callback", "debug_print", "pure_callback", "io_callback"})
 
 # Custom calls need no promise of stability: the same version of XLA compiles them at once.
 _CHECKS = (jax.export.DisabledSafetyCheck.custom_call("ALL"),)
@@ -25,6 +28,11 @@ def export_for_gpu(run: Callable[..., Any], program: Program, target: Target) ->
     Raises:
       TargetError: it calls back into Python, spans several devices, or has an operation that can't be lowered here.
     """
+    if _calls_back(program.jaxpr):
+        raise TargetError(
+            f"{program.name} can't be compiled for {target.name} from here: it calls back into Python, as debug.print "
+            "and pure_callback do. Take the callback out for the preview."
+        )
     with precision_of(program):
         jitted = jax.jit(run, keep_unused=True)
         traced = program.argument_shapes
@@ -40,9 +48,16 @@ def export_for_gpu(run: Callable[..., Any], program: Program, target: Target) ->
     return packed
 
 
+def _calls_back(jaxpr: jex_core.Jaxpr) -> bool:
+    return any(
+        eqn.primitive.name in CALLBACKS or any(map(_calls_back, jex_core.jaxprs_in_params(eqn.params)))
+        for eqn in jaxpr.eqns
+    )
+
+
 def _why(error: Exception) -> str:
     text = str(error).strip()
-    if "callback" in text:
-        return "it calls back into Python, as debug.print and pure_callback do. Take the callback out for the preview."
+    if "pallas" in text.lower():
+        return "it calls a Pallas kernel that JAX lowers only where the GPU is. Preview what surrounds it."
     first = text.splitlines()[0] if text else "no message"
     return f"{type(error).__name__}: {first.rstrip('.')}."

@@ -183,10 +183,10 @@ def _environment() -> dict[str, str]:
 def _refusal(error: str, doing: str) -> str:
     """One sentence on an error that XLA, or JAX in the worker, raised."""
     text = " ".join(error.split())
-    if "custom call" in text.lower() or "custom-call" in text.lower():
+    if any(sign in text.lower() for sign in ("custom call", "custom-call", "no ffi handler")):
         return (
-            f"{doing} failed: it calls a kernel of its own (FFI or Pallas) that XLA has no implementation of here "
-            f"({_cut(text)}). Plan what surrounds it, or run on the GPU."
+            f"{doing} failed: it calls a kernel of its own (FFI or Pallas), which can't be compiled ahead of time here "
+            f"({_cut(text)}). Preview what surrounds it, or profile it where the GPU is."
         )
     if "ptxas" in text or "libdevice" in text:
         return f"{doing} failed: CUDA's assembler or its device library is missing ({_cut(text)}). {INSTALL} has both."

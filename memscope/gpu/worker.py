@@ -46,7 +46,8 @@ def compile_exported(header: dict[str, Any], exported: bytes) -> Message:
     function = jax.export.deserialize(bytearray(exported))
     donate = tuple(i for i, given in enumerate(header["donated"]) if given)
     shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding) for a in function.in_avals]
-    jitted = jax.jit(function.call, donate_argnums=donate, keep_unused=True)
+    # The results' places as well: without arguments nothing else says that it is for the GPU.
+    jitted = jax.jit(function.call, donate_argnums=donate, keep_unused=True, out_shardings=sharding)
     compiled = jitted.trace(*shapes).lower().compile()
     stats = compiled.memory_analysis()
     module = compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()

@@ -11,7 +11,7 @@ import numpy as np
 from .assignment import Allocation, Assignment, Position, Slot
 from .dataflow import Dataflow
 from .module import Instruction, Module, Shape
-from .place import Kind, Sharing, place, result_values
+from .place import Group, Kind, Sharing, place, result_values
 from .ranges import Schedule, Span, flatten, live_ranges
 
 ToSteps = Callable[[Span], Span | None]
@@ -68,15 +68,19 @@ class Liveness:
     temporaries: tuple[int, ...]
 
 
-def liveness(module: Module, assignment: Assignment | None) -> Liveness:
-    """Live ranges of every buffer: in XLA's own sizes and places, or from the module alone without them."""
+def liveness(module: Module, assignment: Assignment | None, on_gpu: bool = False) -> Liveness:
+    """Live ranges of every buffer: in XLA's own sizes and places, or from the module alone without them.
+
+    Args:
+      on_gpu: what shares memory without an assignment is by the rules of XLA's GPU compiler, not its CPU compiler.
+    """
     placed = None if assignment is None else {s.position for a in assignment.allocations for s in a.slots}
     flow = Dataflow(module, placed)
     schedule = flatten(module)
     ranges = live_ranges(flow, schedule)
     steps, to_steps = _steps(schedule)
     if assignment is None:
-        buffers, temporaries = _unplaced(flow, schedule, ranges, to_steps, len(steps))
+        buffers, temporaries = _unplaced(place(flow, schedule, ranges, on_gpu), to_steps, len(steps))
     else:
         buffers = _placed(flow, assignment, schedule, ranges, to_steps)
         temporaries = _occupied(assignment, ranges, to_steps, len(steps))
@@ -172,12 +176,10 @@ def _covered(slots: list[tuple[Slot, Span]], steps: int) -> np.ndarray:
     return covered
 
 
-def _unplaced(
-    flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span], to_steps: ToSteps, steps: int
-) -> tuple[list[LiveBuffer], list[int]]:
+def _unplaced(groups: Iterable[Group], to_steps: ToSteps, steps: int) -> tuple[list[LiveBuffer], list[int]]:
     change = np.zeros(steps + 1, np.int64)
     buffers = []
-    for group in place(flow, schedule, ranges):
+    for group in groups:
         spans = _to_steps(group.spans, to_steps)
         if not spans:
             continue
