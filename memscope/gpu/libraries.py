@@ -17,7 +17,7 @@ CALLS = {
     "cusparse": "cuSPARSE",
     "__cub": "CUB",
 }
-OPCODES = {"fft": "cuFFT", "convolution": "cuDNN", "triangular-solve": "cuBLAS", "cholesky": "cuSOLVER"}
+OPCODES = {"fft": "cuFFT", "sort": "CUB", "convolution": "cuDNN", "triangular-solve": "cuBLAS", "cholesky": "cuSOLVER"}
 
 
 def libraries(module: Module) -> tuple[tuple[str, int], ...]:
