@@ -48,6 +48,18 @@ class Row:
         """Predicted time of what fits over that of the function as written there: an estimate."""
         return 1.0 if self.plan is None else self.plan.slowdown
 
+    def to_dict(self) -> dict[str, Any]:
+        """Strings, numbers and flags, for JSON."""
+        return {
+            "target": self.target.name,
+            "capacity_bytes": self.capacity_bytes,
+            "peak_bytes": self.peak_bytes,
+            "fits": self.fits,
+            "fits_rewritten": self.fits_rewritten,
+            "lowest_limit_bytes": self.lowest_limit_bytes,
+            "slowdown": self.slowdown,
+        }
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:

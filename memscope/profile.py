@@ -37,7 +37,7 @@ class Buffer:
       source: the user's own line, as in "knn.py:12", or None.
       defined_at, freed_at: the first and last step (indices into `Profile.timeline`) that need it.
       live_at_peak: it holds memory at `Profile.peak_step`; arguments, results and constants always do.
-      offset: in bytes, in its allocation; None where XLA's placement is not known.
+      offset: in bytes, in its allocation; simulated where XLA does not tell its placement; None where neither is known.
       kind: "argument", "output", "temporary" or "constant".
       hlo: the HLO instruction that writes it.
       eqn: index of the program's eqn it comes from, or None.

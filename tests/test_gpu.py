@@ -142,22 +142,22 @@ def test_every_named_gpu_compiles(name: str) -> None:
     assert p.peak_bytes >= 3 * 4 * 512 * 512
 
 
-CASES = "014 016 017 018 026 027 029 031 033 058 071".split()
-# XLA leaves gaps between temporaries in these: their live bytes are less than what it sets aside.
-FRAGMENTED = {"sgpr bound"}
+CASES = "016 017 018 026 027 029 031 033 045 058 071 092".split()
 
 
-@pytest.mark.parametrize(
-    "workload", [*(w for w in PAPER), *map(load_case, CASES), load_case("045")], ids=lambda w: w.name
-)
-def test_live_bytes_agree_with_xla(workload: Workload) -> None:
+@pytest.mark.parametrize("workload", [*PAPER, *map(load_case, CASES)], ids=lambda w: w.name)
+def test_simulated_placement_agrees_with_xla(workload: Workload) -> None:
     args = jax.eval_shape(lambda: workload.make_args(1.0))
     compiled = compile_program(trace(workload.fn, args, platform="cuda"), Build.PLAIN, resolve(A100))
-    most = max(liveness(parse_module(compiled.module), None, on_gpu=True).temporaries)
-    if workload.name in FRAGMENTED:
-        assert most <= compiled.temp_bytes
-    else:
-        assert most == pytest.approx(compiled.temp_bytes, rel=0.02)
+    live = liveness(parse_module(compiled.module), None, on_gpu=True)
+    assert live.heap_bytes == pytest.approx(compiled.temp_bytes, rel=0.02)
+    # Where there are no gaps, the bytes that are alive together are all there is.
+    most = max(live.temporaries)
+    assert most <= 1.001 * compiled.temp_bytes
+    assert workload.name in FRAGMENTED or most == pytest.approx(compiled.temp_bytes, rel=0.02)
+
+
+FRAGMENTED = {"sgpr bound", "sgpr gradient"}
 
 
 class TestPlan:

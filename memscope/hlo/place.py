@@ -175,7 +175,12 @@ def _shares(module: Module, instruction: Instruction, index: Index, number: int,
 
 
 def _shares_on_gpu(module: Module, instruction: Instruction, index: Index, number: int, value: Position) -> bool:
-    """XLA GPU's rule for fusions: as many elements of the same size, read in the places where they are written."""
+    """XLA GPU's rule for fusions: as many elements of the same size, read in the places where they are written.
+
+    Only what computes a value directly before lends: XLA does not look through bitcasts and tuples here.
+    """
+    if value[0] != instruction.operands[number]:
+        return False
     if instruction.opcode != "fusion":
         return _shares(module, instruction, index, number, value)
     operand, result = module.instructions[value[0]].shape.at(value[1]), instruction.shape.at(index)
