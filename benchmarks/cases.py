@@ -3,6 +3,7 @@
     python -m benchmarks.cases               # every case that can be split, of 290 MB of temporaries or more
     python -m benchmarks.cases 014 041       # some of them
     python -m benchmarks.cases --no-times    # plans only: a minute or two
+    python -m benchmarks.cases --target a100-40gb --no-times    # for a GPU that is not here: of 100 MB or more
 
 The plan is for "arguments + outputs + 10% of the temporaries" of the reference build; a second one is for 1%. Times are
 taken at the largest scale at which the faster plain build takes under 3 s and 3 GB; a ratio below one means that the
@@ -24,12 +25,13 @@ import jax
 
 from memscope.errors import LimitError
 from memscope.plan import request_plan
+from memscope.target import Target, resolve
 
 from . import time_ratio
 from .accounts import RESULTS, table, text_ratio, write_json
 from .workloads import CASES, Workload, load_case
 
-LARGE_ENOUGH = 290_000_000
+LARGE_ENOUGH, LARGE_ENOUGH_ON_GPU = 290_000_000, 100_000_000
 SCALES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12)
 MOST_BYTES, MOST_SECONDS = 3_000_000_000, 3.0
 KEYWORDS: dict[str, Any] = {"static_argnums": (), "static_argnames": (), "donate_argnums": ()}
@@ -51,14 +53,14 @@ class Row:
     ratio: float | None = None
 
 
-def full_size(workload: Workload) -> Row | None:
+def full_size(workload: Workload, target: Target) -> Row | None:
     """The plans at full size; None for a case that is too small to count."""
     lines: list[str] = []
     start = time.perf_counter()
     args = jax.eval_shape(lambda: workload.make_args(1.0))
-    request = request_plan(workload.fn, args, {}, target=None, progress=lines.append, **KEYWORDS)
+    request = request_plan(workload.fn, args, {}, target=target, progress=lines.append, **KEYWORDS)
     original = request.search.original
-    if original.temp_bytes < LARGE_ENOUGH:
+    if original.temp_bytes < (LARGE_ENOUGH if target.platform == "cpu" else LARGE_ENOUGH_ON_GPU):
         return None
     outside = original.peak_bytes - original.temp_bytes
     plan = request.plan(outside + original.temp_bytes // 10, best_effort=True)
@@ -69,8 +71,9 @@ def full_size(workload: Workload) -> Row | None:
         least: float | None = (small.peak_bytes - outside) / original.temp_bytes
     except LimitError:
         least = None
-    # As written in two builds: that is two compiles, which one line announces.
-    row = Row(workload.name, original.temp_bytes, share, least, plan.extra_work, planning, compiles + 1)
+    # As written in each build: that is one compile for each, which one line announces.
+    compiles += len(request.search.builds) - 1
+    row = Row(workload.name, original.temp_bytes, share, least, plan.extra_work, planning, compiles)
     return row if plan.fits else dataclasses.replace(row, share=None, extra_work=None)
 
 
@@ -152,13 +155,16 @@ def cells(row: Row) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cases", description=__doc__.split("\n")[0])
     parser.add_argument("cases", nargs="*", help="numbers of cases")
+    parser.add_argument("--target", type=resolve, default="cpu", help="where they are to run (default: %(default)s)")
     parser.add_argument("--no-times", action="store_true", help="plan only")
     parser.add_argument("--budget", type=float, default=3.0, help="seconds to time each case (default: %(default)s)")
     options = parser.parse_args(argv)
+    if not options.no_times and options.target.platform != "cpu":
+        parser.error("times are taken on this CPU: --target takes --no-times with it")
     names = options.cases or [path.stem.split("_")[1] for path in sorted(CASES.glob("case_*.py"))]
     rows = []
     for workload in map(load_case, names):
-        row = full_size(workload) if is_split(workload) else None
+        row = full_size(workload, options.target) if is_split(workload) else None
         if row is None:
             continue
         rows.append(row if options.no_times else timed(row, workload, options.budget))
@@ -167,8 +173,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table(header.split("|"), [cells(row) for row in rows]))
     print("\n" + summary(rows))
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "cases.svg").write_text(plot(rows))
-    print(f"written to {write_json('cases.json', [dataclasses.asdict(row) for row in rows])}")
+    name = "cases" if options.target.platform == "cpu" else f"cases-{options.target.name}"
+    if not options.no_times:
+        (RESULTS / f"{name}.svg").write_text(plot(rows))
+    print(f"written to {write_json(f'{name}.json', [dataclasses.asdict(row) for row in rows])}")
     return 0
 
 

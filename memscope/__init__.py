@@ -10,11 +10,15 @@ from __future__ import annotations
 import os as _os
 from typing import TYPE_CHECKING
 
+from ._jax_private import quiet_compile_only_plugin as _quiet_compile_only_plugin
 from ._jax_private import register_as_internal as _register_as_internal
 
 _register_as_internal(_os.path.dirname(__file__))
+_quiet_compile_only_plugin()
 
 from .check import Check as Check  # noqa: E402 (the frames of all that follows are hidden from users)
+from .compare import Comparison as Comparison  # noqa: E402
+from .compare import compare as compare  # noqa: E402
 from .errors import LimitError as LimitError  # noqa: E402
 from .errors import TargetError as TargetError  # noqa: E402
 from .frontier import Point as Point  # noqa: E402
@@ -28,6 +32,7 @@ from .profile import Buffer as Buffer  # noqa: E402
 from .profile import Profile as Profile  # noqa: E402
 from .profile import profile as profile  # noqa: E402
 from .target import Target as Target  # noqa: E402
+from .target import target as target  # noqa: E402
 from .target import targets as targets  # noqa: E402
 
 if TYPE_CHECKING:

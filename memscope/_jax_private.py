@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import logging
 import os
 import sys
 from typing import Any
@@ -52,6 +54,20 @@ def register_as_internal(package: str) -> None:
             traceback_util.register_exclusion(path)
     # A call such as np.sum(x) of a traced x passes through NumPy on its way to JAX.
     public_source_info.register_exclusion(os.path.dirname(np.__file__))
+
+
+def quiet_compile_only_plugin() -> None:
+    """Keeps back JAX's traceback about a CUDA plugin without CUDA's libraries where there is no NVIDIA GPU.
+
+    There it is installed to compile with, and is of no other use; JAX goes on to the CPU by itself. The logger's name
+    is private; waits for a setting of the plugin's own.
+    """
+    logging.getLogger("jax._src.xla_bridge").addFilter(_is_worth_saying)
+
+
+def _is_worth_saying(record: logging.LogRecord) -> bool:
+    about_plugin = "plugin configuration error" in str(record.msg) and "xla_cuda" in str(record.args)
+    return not about_plugin or bool(glob.glob("/dev/nvidia[0-9]*"))
 
 
 def scan_operands(params: dict[str, Any]) -> tuple[int, int]:

@@ -14,7 +14,6 @@ from jax.extend import core as jex_core
 
 from .arguments import flat_arguments
 from .compile import Build
-from .errors import TargetError
 from .measure import (
     Job,
     MeasureError,
@@ -45,8 +44,8 @@ class Check:
       ok: nothing that was checked is wrong, and something was checked.
       max_abs_err: largest error of any float in any result; None where no values were compared.
       max_rel_err: the same, each result's error divided by its largest magnitude.
-      measured_peak_bytes: arguments + measured growth of the process, to be compared with the plan's
-        `peak_bytes`; None where it could not be measured.
+      measured_peak_bytes: arguments + measured growth of the process, or of the GPU by its `memory_stats()`, to be
+        compared with the plan's `peak_bytes`; None where it could not be measured.
       seconds, original_seconds: medians of runs taken in turn in one process, the original by plain
         `jax.jit`; None where the function did not run on the arguments given.
       how: one sentence: what was compared, on what, and what was not.
@@ -125,11 +124,8 @@ def check_plan(
       MeasureError: the rewritten function could not be run.
     """
     kwargs = dict(kwargs or {})
-    if plan.target.platform != "cpu":
-        raise TargetError(
-            f"a plan for {plan.target.name} can't be checked on this machine's CPU: "
-            "export it and run it there, or make a plan for the CPU."
-        )
+    if not plan.target.is_here:
+        raise plan.target.absent(plan.program.name)
     if reduced is None:
         return _check_full(plan, args, kwargs, budget_seconds, timeout)
     return _check_reduced(plan, args, kwargs, reduced, budget_seconds, timeout)
@@ -140,12 +136,15 @@ def check_plan(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Runs:
-    """The functions' measurements; `original` is None where it did not run, and `missing` says why."""
+    """The functions' measurements; `original` is None where it did not run, and `missing` says why.
+
+    `why_here` is why they ran in this process; None where they had a fresh one.
+    """
 
     rewritten: Measurement
     original: Measurement | None
     missing: str | None
-    fresh: bool
+    why_here: str | None
 
 
 def _check_full(
@@ -193,11 +192,13 @@ def _check_reduced(
 
 
 def _place(runs: _Runs, alone: bool = False) -> str:
-    if runs.fresh:
+    if runs.why_here is None:
         return "the rewritten function alone in a fresh process" if alone else "both run in turn in a fresh process"
+    if runs.rewritten.growth_bytes is not None:
+        return ("the rewritten function alone here" if alone else "both run here") + f", {runs.why_here}"
     return (
         "the rewritten function alone in this process, which hides the peak" if alone else "both run here, peak unknown"
-    ) + ", since it can't travel"
+    ) + f", {runs.why_here}"
 
 
 def _results(count: int) -> str:
@@ -209,6 +210,7 @@ class _Jobs:
 
     def __init__(self, plan: Checkable, leaves: list[Any], original: Callable[..., Any] | None) -> None:
         self._program = plan.program
+        self._platform = plan.target.platform
         self._leaves = leaves
         # The rewritten function comes first: its peak is the one that matters, and the least can go wrong before it.
         self._sides = [(REWRITTEN, jex_core.jaxpr_as_fun(plan.rewritten), plan.build.options)]
@@ -219,30 +221,39 @@ class _Jobs:
         try:
             jobs = [self._job(*side) for side in self._sides]
         except UnportableError:
-            return self._run_here()
+            return self._run_here("since it can't travel")
+        options: dict[str, Any] = {"budget_seconds": budget_seconds, "timeout": timeout, "platform": self._platform}
         try:
-            return self._runs(measure(jobs, self._leaves, budget_seconds=budget_seconds, timeout=timeout))
+            return self._runs(measure(jobs, self._leaves, **options))
         except MeasureError as error:
             if ORIGINAL not in error.stage:
-                raise
+                if self._platform == "cpu":
+                    raise
+                return self._run_here("since this process holds the device")
             missing = str(error).rstrip(".")
-        alone = measure(jobs[:1], self._leaves, budget_seconds=budget_seconds, timeout=timeout)
-        return self._runs(alone, missing)
+        return self._runs(measure(jobs[:1], self._leaves, **options), missing)
 
     def _job(self, name: str, run: Callable[..., Any], options: Mapping[str, str]) -> Job:
         program = self._program
         avals = [v.aval for v in program.jaxpr.invars]
-        return export_job(name, run, avals, options=options, x64=program.x64, donated=program.donated)
+        return export_job(
+            name, run, avals, options=options, x64=program.x64, donated=program.donated, platform=self._platform
+        )
 
-    def _run_here(self) -> _Runs:
-        """For callbacks and several devices. Nothing is donated, since the arguments are the caller's, and each
-        function runs once, since its side effects are seen."""
+    def _run_here(self, why: str) -> _Runs:
+        """For callbacks, several devices, and a device that has no room for a second process.
+
+        Nothing is donated, since the arguments are the caller's, and each function runs once, since its side effects
+        are seen.
+        """
         with jax.enable_x64(self._program.x64):
             jitted = [jax.jit(run, compiler_options=dict(options)) for _, run, options in self._sides]
-            return self._runs(measure_here(jitted, self._leaves, budget_seconds=0.0), fresh=False)
+            return self._runs(measure_here(jitted, self._leaves, budget_seconds=0.0), why_here=why)
 
-    def _runs(self, measured: tuple[Measurement, ...], missing: str | None = None, fresh: bool = True) -> _Runs:
-        return _Runs(measured[0], measured[1] if len(measured) > 1 else None, missing, fresh)
+    def _runs(
+        self, measured: tuple[Measurement, ...], missing: str | None = None, why_here: str | None = None
+    ) -> _Runs:
+        return _Runs(measured[0], measured[1] if len(measured) > 1 else None, missing, why_here)
 
 
 def _original(plan: Checkable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
@@ -261,14 +272,14 @@ def _no_room(peak_bytes: int, target: Target) -> str | None:
     if peak_bytes > target.capacity_bytes:
         room = f"{target.name} holds {format_bytes(target.capacity_bytes)}"
         return f"the original needs {format_bytes(peak_bytes)} and {room}"
-    free = available_bytes()
+    free = available_bytes() if target.platform == "cpu" else None
     if free is not None and peak_bytes * 1.1 + _PROCESS_BYTES > free:
         return f"the original needs {format_bytes(peak_bytes)} and {format_bytes(free)} of memory are free"
     return None
 
 
 def _require_room(plan: Checkable) -> None:
-    free = available_bytes()
+    free = available_bytes() if plan.target.platform == "cpu" else None
     if free is not None and plan.peak_bytes + _PROCESS_BYTES > free:
         raise MeasureError(
             f"{REWRITTEN} needs {format_bytes(plan.peak_bytes)} and {format_bytes(free)} of memory are free: "

@@ -36,6 +36,8 @@ examples:
       every buffer, its size, its line, and which of them are alive at the peak
   memscope plan knn.py:nearest --args knn.py:make_args --limit 100MiB --export knn_small.py
       the same function in 100 MiB, as source that needs nothing but jax
+  memscope compare knn.py:nearest --args knn.py:make_args --targets t4,a100-40gb
+      does it fit on these GPUs, and what would it take; they need not be here
 
 exit codes:
   0  it fits        2  bad usage: a sentence on stderr says what to change
@@ -86,9 +88,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="memscope", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"memscope {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="{profile,plan,demo}", title="commands")
+    commands = parser.add_subparsers(required=True, metavar="{profile,plan,compare,demo}", title="commands")
     _add_profile(commands)
     _add_plan(commands)
+    _add_compare(commands)
     demo = commands.add_parser("demo", help="nearest neighbours of real digits in a tenth of the memory")
     demo.set_defaults(command=_demo)
     return parser
@@ -117,6 +120,23 @@ def _add_plan(commands: Any) -> None:
     add_rewrite_options(parser)
     _add_output(parser)
     parser.set_defaults(command=_plan)
+
+
+def _add_compare(commands: Any) -> None:
+    parser = commands.add_parser(
+        "compare",
+        help="several targets side by side",
+        description="Compiles the function for each target: does it fit there, and what version of it would?",
+    )
+    _add_call(parser)
+    parser.add_argument(
+        "--targets",
+        metavar="NAMES",
+        required=True,
+        help="where it may run, as in t4,a100-40gb (see memscope.targets())",
+    )
+    _add_output(parser)
+    parser.set_defaults(command=_compare)
 
 
 def _add_call(parser: argparse.ArgumentParser) -> None:
@@ -194,6 +214,24 @@ def _plan(parsed: argparse.Namespace) -> int:
     if html is not None:
         _write(html, plan.to_html())
     return FITS
+
+
+def _compare(parsed: argparse.Namespace) -> int:
+    from .compare import compare
+    from .target import resolve
+
+    html = _html_path(parsed)
+    targets = [resolve(name) for name in parsed.targets.split(",")]
+    call = _load_call(parsed)
+    options: dict[str, Any] = {"static_argnums": call.static_argnums, "static_argnames": call.static_argnames}
+    made = compare(call.named, *call.args, targets=targets, progress=_say, **options, **call.kwargs)
+    if parsed.json:
+        _print_json({"function": made.name, "targets": [row.to_dict() for row in made]})
+    else:
+        print(made)
+    if html is not None:
+        _write(html, made.to_html())
+    return FITS if all(row.fits_rewritten for row in made) else TOO_BIG
 
 
 def _demo(parsed: argparse.Namespace) -> int:

@@ -10,16 +10,18 @@ from typing import Any
 import jax
 
 from .evaluate import precision_of, run_program
+from .gpu import remote
+from .gpu.export import export_for_gpu
 from .hlo import read
 from .program import Program
 from .target import Target
 
 
 class Build(enum.Enum):
-    """How XLA's CPU compiler is asked to build a program.
+    """How XLA is asked to build a program.
 
-    PLAIN is what `jax.jit` does. It moves dots, reductions and the elementwise ops around them into
-    fusions whose scratch XLA does not count. REFERENCE switches those fusions off: its account is exact.
+    PLAIN is what `jax.jit` does. On the CPU it moves dots, reductions and the elementwise ops around them into
+    fusions whose scratch XLA does not count; REFERENCE switches those fusions off: its account is exact.
     """
 
     REFERENCE = "reference"
@@ -36,12 +38,17 @@ _OPTIONS: dict[Build, dict[str, str]] = {
 }
 
 
+def builds_of(target: Target) -> tuple[Build, ...]:
+    """The builds that a target has. The account of the first is exact: all percentages are of it."""
+    return (Build.REFERENCE, Build.PLAIN) if target.platform == "cpu" else (Build.PLAIN,)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compiled:
     """An executable and its bytes.
 
     Attributes:
-      call: the executable, of flat arguments.
+      call: the executable, of flat arguments; raises TargetError where it was compiled for a GPU that is not here.
       argument_bytes, output_bytes, temp_bytes, alias_bytes: XLA's own figures.
       hidden_bytes: an upper bound on scratch that XLA does not count; 0 in the reference build.
     """
@@ -75,9 +82,53 @@ def compile_program(program: Program, build: Build, target: Target) -> Compiled:
 
 def compile_flat(run: Callable[..., Any], program: Program, build: Build, target: Target) -> Compiled:
     """Compiles `run`, a function of `program`'s flat arguments that stands for it."""
+    if not target.is_here:
+        return _compile_for_gpu(run, program, build, target)
     with precision_of(program):
         jitted = jit_flat(run, program.donated, build)
-        return read_compiled(jitted.trace(*program.argument_shapes).lower().compile(), build)
+        return read_compiled(jitted.trace(*_shapes_on(target, program)).lower().compile(), build)
+
+
+def prepare(target: Target) -> None:
+    """Gets a compiler ready, where that takes a while, for what is about to be traced.
+
+    Raises:
+      TargetError: there is none for this target.
+    """
+    if not target.is_here:
+        remote.check_installed(target.name)
+        remote.shared().start()
+
+
+def _compile_for_gpu(run: Callable[..., Any], program: Program, build: Build, target: Target) -> Compiled:
+    assert target.device is not None
+    exported = export_for_gpu(run, program, target)
+    answer = remote.shared().compile(program.name, target.name, target.device, exported, program.donated)
+
+    def call(*args: Any) -> Any:
+        raise target.absent(program.name)
+
+    return Compiled(
+        build=build,
+        call=call,
+        argument_bytes=answer.argument_bytes,
+        output_bytes=answer.output_bytes,
+        temp_bytes=answer.temp_bytes,
+        alias_bytes=answer.alias_bytes,
+        constant_bytes=read.module_constant_bytes(answer.module),
+        hidden_bytes=0,
+        module=answer.module,
+        assignment=answer.assignment,
+    )
+
+
+def _shapes_on(target: Target, program: Program) -> list[jax.ShapeDtypeStruct]:
+    """The program's arguments, on the target where that is not where JAX runs by default."""
+    default = jax.default_backend()
+    if target.platform == {"gpu": "cuda"}.get(default, default):
+        return program.argument_shapes
+    sharding = jax.sharding.SingleDeviceSharding(jax.local_devices(backend=target.platform)[0])
+    return [s.update(sharding=sharding) for s in program.argument_shapes]
 
 
 def jit_flat(run: Callable[..., Any], donated: Sequence[bool], build: Build) -> Any:

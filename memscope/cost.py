@@ -1,8 +1,8 @@
 """Estimates for the search: the temporaries and the time of a jaxpr, without compiling it.
 
 Never shown as a fact: XLA confirms what the search picks. The temporaries are a liveness count that knows
-which values XLA CPU fuses away; the time is a roofline whose rates depend on how large an array is, as
-that decides which cache it lives in.
+which values XLA fuses away; the time is a roofline with the rates of a `Machine`, which depend on how large an
+array is, as that decides which cache it lives in.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ._jax_private import scan_operands
 from .axes.elementwise import ELEMENTWISE
 from .axes.factor import shape_of
 from .axes.reduction import COMBINERS
+from .machine import CPU, HASH_OPERATIONS, Machine
 from .program import Atom, is_var, nbytes
 
 Var = jex_core.Var
@@ -38,51 +39,11 @@ ABSORBING = FUSIBLE | frozenset(COMBINERS) | {"dynamic_update_slice"}
 WHILE_TRIPS = 10.0
 """A guess: how often a `while` loop runs is known when it has run."""
 
-REDUCE_WINDOW = 32
-"""XLA CPU turns a reduction over more elements into reduce-windows, which read a materialised operand."""
-
-RATES = {  # seconds per element of the result (or of the operand, where that is larger)
-    "cheap": 2.5e-11,
-    "expensive": 3e-10,
-    "sort": 4e-8,
-    "top_k": 1.2e-9,
-    "gather": 2e-9,
-    "scatter": 5e-9,
-    "random": 2.7e-9,
-    "threefry": 2.7e-9,
-    "cum": 3.5e-9,
-}
-TOP_K_ROW_SECONDS = 1.5e-6
-"""Of a row that `top_k` looks through, however short it is: dear where a loop joins the best of many short chunks."""
-
-FLOP_SECONDS = 1 / 1.0e11
-FFT_SECONDS = 2e-10
-"""Per element and halving of its axes."""
-
-POOL_SECONDS = 4.5e-10
-"""Per element of the result and of its window."""
-
-HASH_OPERATIONS = 100
-"""Of threefry, an element: twenty rounds of an addition, a rotation and an exclusive or."""
-
-PACKING_SECONDS_PER_BYTE = 1 / 12e9
-"""A dot rearranges its operands before it multiplies: dear where a loop does so for each small chunk."""
-
 PACKED_DEPTH, PACKED_FROM = 640, 96
 """How deep the panels that a dot copies its operands into are at most, and from how many rows it makes any."""
 
-NARROW_ROWS, NARROW_DEPTH, NARROW_FACTOR = range(2, 8), 96, 8.0
+NARROW_ROWS, NARROW_DEPTH = range(2, 8), 96
 """A deep dot of so few rows packs its other operand whole and took five to fourteen times as long a row."""
-
-SOLVE_FLOP_SECONDS = 1 / 1.0e10
-EQN_SECONDS = 2e-6
-FRESH_SECONDS_PER_BYTE = 1 / 5e9
-"""First touch of new pages; a loop's iterations reuse theirs."""
-
-LAST_AXIS_FACTORS = ((8, 1.5), (math.inf, 3.0))
-"""How much longer a fused reduction takes along a last axis of some length, where XLA CPU vectorises badly."""
-CACHES = ((2 << 20, 1 / 60e9), (24 << 20, 1 / 25e9))
-MEMORY_SECONDS_PER_BYTE = 1 / 7e9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,21 +65,23 @@ class Estimate:
     live: tuple[tuple[Var, int], ...] = ()
 
 
-def estimate(closed: jex_core.ClosedJaxpr) -> Estimate:
-    """The estimate of a whole program."""
-    return _Walk(closed.jaxpr, outermost=True).estimate()
+def estimate(closed: jex_core.ClosedJaxpr, machine: Machine = CPU) -> Estimate:
+    """The estimate of a whole program on a machine."""
+    return _Walk(closed.jaxpr, machine, outermost=True).estimate()
 
 
-def _estimate_body(jaxpr: Jaxpr | jex_core.ClosedJaxpr) -> Estimate:
-    return _Walk(jaxpr.jaxpr if isinstance(jaxpr, jex_core.ClosedJaxpr) else jaxpr, outermost=False).estimate()
+def _estimate_body(jaxpr: Jaxpr | jex_core.ClosedJaxpr, machine: Machine) -> Estimate:
+    inner = jaxpr.jaxpr if isinstance(jaxpr, jex_core.ClosedJaxpr) else jaxpr
+    return _Walk(inner, machine, outermost=False).estimate()
 
 
 class _Walk:
     """One jaxpr, walked once."""
 
-    def __init__(self, jaxpr: Jaxpr, outermost: bool) -> None:
+    def __init__(self, jaxpr: Jaxpr, machine: Machine, outermost: bool) -> None:
         self.jaxpr = jaxpr
-        self.fresh = FRESH_SECONDS_PER_BYTE if outermost else 0.0
+        self.machine = machine
+        self.fresh = machine.fresh_byte if outermost else 0.0
         self.eqns = jaxpr.eqns
         self.outside = {v for v in (*jaxpr.invars, *jaxpr.constvars, *jaxpr.outvars) if is_var(v)}
         self.readers: dict[Var, list[int]] = {}
@@ -129,11 +92,13 @@ class _Walk:
 
     def estimate(self) -> Estimate:
         peak, live_at_peak = self._liveness()
-        inner = [_inner(eqn) for eqn in self.eqns]
+        inner = [_inner(eqn, self.machine) for eqn in self.eqns]
         seconds = sum(self._seconds(eqn, body) for eqn, body in zip(self.eqns, inner, strict=True))
         work = sum(_work(eqn, body) for eqn, body in zip(self.eqns, inner, strict=True))
         live = tuple(sorted(live_at_peak.items(), key=lambda item: -item[1]))
-        packing = max((_packing(eqn, body) for eqn, body in zip(self.eqns, inner, strict=True)), default=0)
+        packing = 0
+        if self.machine.packs:
+            packing = max((_packing(eqn, body) for eqn, body in zip(self.eqns, inner, strict=True)), default=0)
         return Estimate(peak, seconds, work, packing, live)
 
     # Which values XLA never writes down.
@@ -166,7 +131,9 @@ class _Walk:
             return eqn.primitive.name in VIEWS or eqn.primitive.name == "transpose"
         if name in COMBINERS:
             shape = shape_of(reader.invars[0])
-            return math.prod(shape[int(a)] for a in reader.params["axes"]) <= REDUCE_WINDOW or len(shape) <= 2
+            return (
+                math.prod(shape[int(a)] for a in reader.params["axes"]) <= self.machine.reduce_window or len(shape) <= 2
+            )
         return name in ABSORBING
 
     def _bytes(self, var: Var) -> int:
@@ -183,7 +150,7 @@ class _Walk:
             born = {v: self._bytes(v) for v in eqn.outvars}
             dying = [v for v in live if last.get(v, -1) == i] if i in self._ends(last) else []
             reused = self._in_place(eqn, born, dying, live)
-            now = total + sum(born.values()) - reused + _scratch(eqn)
+            now = total + sum(born.values()) - reused + _scratch(eqn, self.machine)
             if now > peak:
                 peak, at_peak = now, {**live, **born}
             live.update({v: b for v, b in born.items() if b})
@@ -230,21 +197,27 @@ class _Walk:
     def _seconds(self, eqn: Eqn, body: tuple[Estimate, float] | None) -> float:
         if body is not None:
             return body[0].seconds * body[1]
+        machine = self.machine
         traffic = sum(
-            _transfer(_written_bytes(eqn, v)) + self.fresh * self._bytes(v) for v in eqn.outvars if v not in self.fused
+            machine.transfer(_written_bytes(eqn, v)) + self.fresh * self._bytes(v)
+            for v in eqn.outvars
+            if v not in self.fused
         )
         if not all(v in self.fused for v in eqn.outvars):
-            traffic += sum(_transfer(_read_bytes(eqn, a)) for a in eqn.invars if is_var(a) and a not in self.fused)
+            traffic += sum(
+                machine.transfer(_read_bytes(eqn, a)) for a in eqn.invars if is_var(a) and a not in self.fused
+            )
         if eqn.primitive.name == "dot_general":
-            traffic += self._compute(eqn) + PACKING_SECONDS_PER_BYTE * sum(nbytes(a) for a in eqn.invars)
-        return max(self._compute(eqn), traffic) + (0.0 if all(v in self.fused for v in eqn.outvars) else EQN_SECONDS)
+            traffic += self._compute(eqn) + machine.packing_byte * sum(nbytes(a) for a in eqn.invars)
+        return max(self._compute(eqn), traffic) + (0.0 if all(v in self.fused for v in eqn.outvars) else machine.eqn)
 
     def _compute(self, eqn: Eqn) -> float:
-        seconds = _compute(eqn)
+        seconds = _compute(eqn, self.machine)
         if eqn.primitive.name in COMBINERS and eqn.invars[0] in self.fused:
             shape = shape_of(eqn.invars[0])
             if len(shape) - 1 in [int(a) for a in eqn.params["axes"]]:
-                return seconds * next(factor for length, factor in LAST_AXIS_FACTORS if shape[-1] <= length)
+                factors = self.machine.last_axis_factors
+                return seconds * next(factor for length, factor in factors if shape[-1] <= length)
         return seconds
 
 
@@ -277,34 +250,28 @@ def _read_bytes(eqn: Eqn, atom: Atom) -> int:
     return nbytes(atom)
 
 
-def _transfer(count: int) -> float:
-    for size, seconds in CACHES:
-        if count <= size:
-            return count * seconds
-    return count * MEMORY_SECONDS_PER_BYTE
-
-
-def _compute(eqn: Eqn) -> float:
+def _compute(eqn: Eqn, machine: Machine) -> float:
     name = eqn.primitive.name
     if name == "dot_general":
-        return _dot_flops(eqn) * FLOP_SECONDS * (NARROW_FACTOR if _is_narrow(eqn) else 1.0)
+        return _dot_flops(eqn) * machine.flop * (machine.narrow_factor if _is_narrow(eqn) else 1.0)
     if name in ("triangular_solve", "cholesky", "lu", "qr", "eigh", "svd"):
-        return _solve_flops(eqn) * SOLVE_FLOP_SECONDS
+        return _solve_flops(eqn) * machine.solve_flop
     if name == "conv_general_dilated":
-        return _convolution_flops(eqn) * FLOP_SECONDS
+        return _convolution_flops(eqn) * machine.flop
     if name == "fft":
-        return _fft_steps(eqn) * FFT_SECONDS
+        return _fft_steps(eqn) * machine.fft
     if name.startswith("reduce_window"):
-        return _pooled(eqn) * POOL_SECONDS
+        return _pooled(eqn) * machine.pool
     if name in VIEWS or name in ("dynamic_slice", "dynamic_update_slice"):
         return 0.0
     if name in UPDATES:
-        return _size(eqn.invars[2]) * RATES["scatter"]
+        return _size(eqn.invars[2]) * machine.elements["scatter"]
     size = max((_size(a) for a in (*eqn.invars, *eqn.outvars)), default=0)
     if name == "gather":
-        return _size(eqn.outvars[0]) * (RATES["gather"] if eqn.params["slice_sizes"][-1] == 1 else RATES["cheap"] * 4)
+        single = eqn.params["slice_sizes"][-1] == 1
+        return _size(eqn.outvars[0]) * (machine.elements["gather"] if single else machine.elements["cheap"] * 4)
     rows = _size(eqn.outvars[0]) / max(1, shape_of(eqn.outvars[0])[-1]) if name == "top_k" else 0
-    return size * RATES[_kind(name)] + rows * TOP_K_ROW_SECONDS
+    return size * machine.elements[_kind(name)] + rows * machine.top_k_row
 
 
 def _kind(name: str) -> str:
@@ -404,22 +371,22 @@ def trips(eqn: Eqn) -> float:
     return {"scan": float(eqn.params.get("length", 1)), "while": WHILE_TRIPS}.get(eqn.primitive.name, 1.0)
 
 
-def _inner(eqn: Eqn) -> tuple[Estimate, float] | None:
+def _inner(eqn: Eqn, machine: Machine) -> tuple[Estimate, float] | None:
     """The estimate of an eqn's body and how often it runs."""
     name, params = eqn.primitive.name, eqn.params
     if name == "scan":
-        return _estimate_body(params["jaxpr"]), trips(eqn)
+        return _estimate_body(params["jaxpr"], machine), trips(eqn)
     if name == "while":
-        return _estimate_body(params["body_jaxpr"]), trips(eqn)
+        return _estimate_body(params["body_jaxpr"], machine), trips(eqn)
     if name == "cond":
-        return max((_estimate_body(b) for b in params["branches"]), key=lambda e: e.temp_bytes), 1.0
+        return max((_estimate_body(b, machine) for b in params["branches"]), key=lambda e: e.temp_bytes), 1.0
     called = params.get("jaxpr") or params.get("call_jaxpr")
-    return None if called is None else (_estimate_body(called), 1.0)
+    return None if called is None else (_estimate_body(called, machine), 1.0)
 
 
-def _scratch(eqn: Eqn) -> int:
+def _scratch(eqn: Eqn, machine: Machine) -> int:
     """Bytes that exist only while this eqn runs."""
-    body = _inner(eqn)
+    body = _inner(eqn, machine)
     if body is not None:
         return body[0].temp_bytes + (_carry_copies(eqn) if eqn.primitive.name == "scan" else 0)
     name = eqn.primitive.name
@@ -427,6 +394,8 @@ def _scratch(eqn: Eqn) -> int:
         return 0
     if name == "sort":
         return sum(nbytes(a) for a in eqn.invars)
+    if name == "top_k" and eqn.params["k"] > machine.sorts_top_k_from:
+        return nbytes(eqn.invars[0]) + 4 * _size(eqn.invars[0])
     if name == "triangular_solve":
         return nbytes(eqn.outvars[0])
     return 0

@@ -81,8 +81,9 @@ class Measurement:
     """What one job did.
 
     Attributes:
-      growth_bytes: the process's peak beyond what it held with the arguments in place: temporaries, results
-        and whatever XLA does not count. None where the system has no /proc to ask.
+      growth_bytes: the peak beyond what was held with the arguments in place: temporaries, results and whatever XLA
+        does not count; of the process, or of the GPU by its own count. None where that can't be told: the system
+        has no /proc to ask, or the GPU's count has been higher before.
       account_bytes: XLA's own figure for the same: outputs + temporaries - aliased. None where nothing was
         compiled for it.
       seconds: median of the runs after the first, or the first where it was the only one.
@@ -171,19 +172,20 @@ def measure(
 def measure_here(
     runs: Sequence[Callable[..., Any]], args_flat: Sequence[Any], *, budget_seconds: float = 3.0
 ) -> tuple[Measurement, ...]:
-    """As `measure`, in this process and so without peaks: for what can't travel.
+    """As `measure`, in this process and so on the CPU without peaks: for what can't travel.
 
     Args:
       runs: functions of the flat arguments, jitted by the caller.
     """
     calls = [functools.partial(run, *args_flat) for run in runs]
-    results, firsts = [], []
+    results, firsts, growths = [], [], []
     for call in calls:
-        outs, seconds = _timed(call)
+        outs, seconds, growth = _watched_on_device(call) if _on_device() else (*_timed(call), None)
         results.append([_as_numpy(out)[0] for out in outs])
         firsts.append(seconds)
+        growths.append(growth)
     times = _interleave([functools.partial(_seconds, call) for call in calls], firsts, budget_seconds)
-    return tuple(Measurement(None, None, t, outs) for t, outs in zip(times, results, strict=True))
+    return tuple(Measurement(g, None, t, outs) for g, t, outs in zip(growths, times, results, strict=True))
 
 
 def available_bytes() -> int | None:
@@ -253,6 +255,9 @@ def _child_environment(platform: str) -> dict[str, str]:
     """
     env = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "MALLOC_"))}
     env["JAX_PLATFORMS"] = platform
+    if platform != "cpu":
+        # Beside a process that may hold most of the device: no more than is needed, when it is needed.
+        env["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), _ROOT]))
     return env
 
@@ -401,7 +406,7 @@ def _warm_libraries() -> None:
         return jax.scipy.linalg.solve_triangular(lower, x, lower=True)
 
     # By the build without fusions: with them the product is not Eigen's.
-    for options in (Build.REFERENCE.options, Build.PLAIN.options):
+    for options in (Build.PLAIN.options,) if _on_device() else (Build.REFERENCE.options, Build.PLAIN.options):
         jax.block_until_ready(jax.jit(products, compiler_options=options)(jnp.ones((128, 1 << 16), jnp.float32)))
 
 
@@ -417,8 +422,10 @@ def _tell(folder: Path, stage: str) -> None:
 
 
 def _watched(run: Callable[[], Any]) -> tuple[list[Any], float, int | None]:
-    """Result, seconds, and how far the process's resident memory rose above where it stood before."""
+    """Result, seconds, and how far the memory in use rose above where it stood before."""
     gc.collect()
+    if _on_device():
+        return _watched_on_device(run)
     try:
         _libc().malloc_trim(0)  # pages freed by the compiler but kept by malloc would be reused unseen
         Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from what is resident now
@@ -427,6 +434,29 @@ def _watched(run: Callable[[], Any]) -> tuple[list[Any], float, int | None]:
         return (*_timed(run), None)
     outs, seconds = _timed(run)
     return outs, seconds, _proc_bytes("/proc/self/status", "VmHWM") - before
+
+
+def _on_device() -> bool:
+    return jax.default_backend() != "cpu"
+
+
+def _watched_on_device(run: Callable[[], Any]) -> tuple[list[Any], float, int | None]:
+    device = jax.local_devices()[0]
+    before = device.memory_stats() or {}
+    outs, seconds = _timed(run)
+    return outs, seconds, device_growth(before, device.memory_stats() or {})
+
+
+def device_growth(before: Mapping[str, int], after: Mapping[str, int]) -> int | None:
+    """How far a device's bytes in use rose in between, by its `memory_stats()`.
+
+    The peak that it counts never falls: where it stayed, an earlier one was as high, and this one is not known.
+    """
+    if not {"bytes_in_use", "peak_bytes_in_use"} <= before.keys() & after.keys():
+        return None
+    if after["peak_bytes_in_use"] <= before["peak_bytes_in_use"]:
+        return None
+    return after["peak_bytes_in_use"] - before["bytes_in_use"]
 
 
 def _timed(run: Callable[[], Any]) -> tuple[list[Any], float]:

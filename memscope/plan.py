@@ -16,7 +16,7 @@ from .arguments import static_values
 from .axes import Window
 from .check import Check, check_plan
 from .chunks import fused_vars
-from .compile import Build, Compiled
+from .compile import Build, Compiled, prepare
 from .errors import LimitError
 from .inside import Moved
 from .planned import PlannedFunction, Signature, dynamic_only
@@ -120,7 +120,9 @@ class Plan:
       loops: empty where nothing was rewritten.
       moved: arrays that the function's own loops only read, and now make inside for themselves.
       simplified: arrays that are not made any more, as a cheaper primitive gives the same results.
-      fn: the rewritten function, jitted; same pytrees in and out.
+      stretches: in how many stretches, one after another, its eqns are kept; 1 where XLA orders them all.
+      fn: the rewritten function, jitted; same pytrees in and out. Planned for a GPU that is not here it can be traced
+        and exported, and raises TargetError where it is called.
     """
 
     program: Program
@@ -135,6 +137,7 @@ class Plan:
     loops: tuple[Loop, ...]
     moved: tuple[Moved, ...]
     simplified: tuple[Simplification, ...]
+    stretches: int
     fn: Callable[..., Any]
     rewritten: jex_core.ClosedJaxpr
     original: Callable[..., Any]
@@ -145,7 +148,7 @@ class Plan:
     @property
     def changed(self) -> bool:
         """Whether anything was rewritten."""
-        return bool(self.loops or self.moved or self.simplified)
+        return bool(self.loops or self.moved or self.simplified or self.stretches > 1)
 
     @property
     def temp_bytes(self) -> int:
@@ -273,7 +276,8 @@ class Request:
             loops=() if candidate is None else _loops(candidate),
             moved=() if candidate is None else candidate.moved,
             simplified=() if candidate is None else candidate.simplified,
-            fn=PlannedFunction(self.signature, rewritten, found.compiled.build, original),
+            stretches=len(candidate.order.stretches) if candidate and candidate.order else 1,
+            fn=PlannedFunction(self.signature, rewritten, found.compiled.build, original, search.target),
             rewritten=rewritten,
             original=original,
             original_temp_bytes=search.original.temp_bytes,
@@ -359,6 +363,7 @@ def request_plan(
     **options: Any,
 ) -> Request:
     place = resolve(target)
+    prepare(place)
     report = progress or (lambda line: None)
     report("tracing")
     program = trace(fn, args, dict(kwargs), platform=place.platform, **options)

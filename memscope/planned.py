@@ -17,6 +17,7 @@ from .compile import Build, jit_flat
 from .errors import ArgumentError
 from .evaluate import precision_of
 from .program import Program
+from .target import Target
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,24 +85,34 @@ class PlannedFunction:
     """A rewritten function, jitted with the compile options that its peak was accounted under.
 
     XLA's options hold for a whole executable, so under another trace (`jit`, `grad`, `vmap`) the
-    rewritten eqns are inlined there without them.
+    rewritten eqns are inlined there without them. A trace may also be on its way to another place; a call is
+    not, and raises TargetError where the target is not here.
     """
 
     def __init__(
-        self, signature: Signature, closed: jex_core.ClosedJaxpr, build: Build, original: Callable[..., Any]
+        self,
+        signature: Signature,
+        closed: jex_core.ClosedJaxpr,
+        build: Build,
+        original: Callable[..., Any],
+        target: Target,
     ) -> None:
         functools.update_wrapper(self, original)
         program = signature.program
         self.__name__ = f"{program.name}_safe"
         self._signature = signature
         self._program = program
+        self._target = target
         run = jex_core.jaxpr_as_fun(closed)
         self._inlined = _as_differentiable(run, program, original)
         self._jitted = jit_flat(run, program.donated, build)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves = self._signature.flatten(args, kwargs)
-        run = self._inlined if under_trace(leaves) else self._jitted
+        traced = under_trace(leaves)
+        if not traced and not self._target.is_here:
+            raise self._target.absent(self._program.name)
+        run = self._inlined if traced else self._jitted
         with precision_of(self._program):
             outs = run(*leaves)
         return jax.tree.unflatten(self._program.out_tree, outs)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._jax_private import api_boundary
-from .compile import Build, Compiled, compile_program
+from .compile import Build, Compiled, builds_of, compile_program, prepare
+from .gpu.libraries import libraries
 from .graph import GraphSource, HloGraph, hlo_graph
 from .hlo.assignment import parse_assignment
 from .hlo.liveness import LiveBuffer, Liveness, liveness
@@ -36,7 +37,7 @@ class Buffer:
       source: the user's own line, as in "knn.py:12", or None.
       defined_at, freed_at: the first and last step (indices into `Profile.timeline`) that need it.
       live_at_peak: it holds memory at `Profile.peak_step`; arguments, results and constants always do.
-      offset: in bytes, in its allocation; None where XLA's placement is not known.
+      offset: in bytes, in its allocation; simulated where XLA does not tell its placement; None where neither is known.
       kind: "argument", "output", "temporary" or "constant".
       hlo: the HLO instruction that writes it.
       eqn: index of the program's eqn it comes from, or None.
@@ -79,6 +80,9 @@ class Profile:
         the instruction that frees it.
       fragmentation_bytes: gaps that XLA's placement leaves between temporaries.
       graph_source: what `graph` is built from when it is first asked for.
+      capacity_bytes: what a program may use on the target; None where no target was named.
+      capacity_note: what that is a share of, in words, or "".
+      uncounted: (library, number of calls): what may take workspace beside the peak, as only a run decides.
     """
 
     name: str
@@ -100,6 +104,9 @@ class Profile:
     peak_path: tuple[tuple[str, Buffer | None], ...]
     fragmentation_bytes: int
     graph_source: GraphSource = dataclasses.field(repr=False)
+    capacity_bytes: int | None = None
+    capacity_note: str = ""
+    uncounted: tuple[tuple[str, int], ...] = ()
 
     @functools.cached_property
     def graph(self) -> HloGraph:
@@ -166,6 +173,7 @@ def profile(
     """
     check_keywords(fn, target)
     place = resolve(target)
+    prepare(place)
     program = trace(
         fn,
         args,
@@ -179,12 +187,13 @@ def profile(
 
 
 def profile_program(program: Program, target: Target) -> Profile:
-    """Profiles the reference build of a program, and on CPU sets the plain build's account beside it."""
-    if target.platform != "cpu":
-        return profile_compiled(program, compile_program(program, Build.REFERENCE, target), target=target)
+    """Profiles the exact build of a program, and on CPU sets the plain build's account beside it."""
+    exact, *others = builds_of(target)
+    if not others:
+        return profile_compiled(program, compile_program(program, exact, target), target=target)
     with concurrent.futures.ThreadPoolExecutor(1) as other:  # XLA compiles without the interpreter lock
         plain = other.submit(compile_program, program, Build.PLAIN, target)
-        reference = compile_program(program, Build.REFERENCE, target)
+        reference = compile_program(program, exact, target)
         return profile_compiled(program, reference, plain=plain.result(), target=target)
 
 
@@ -200,7 +209,9 @@ def profile_compiled(
     """
     if plain is None and compiled.build is Build.PLAIN:
         plain = compiled
-    live = liveness(parse_module(compiled.module), parse_assignment(compiled.assignment))
+    module = parse_module(compiled.module)
+    on_gpu = target is not None and target.platform == "cuda"
+    live = liveness(module, parse_assignment(compiled.assignment), on_gpu)
     held = compiled.peak_bytes - compiled.temp_bytes
     timeline = tuple(held + t for t in live.temporaries)
     peak_step = max(range(len(timeline)), key=timeline.__getitem__)
@@ -228,6 +239,9 @@ def profile_compiled(
         peak_path=_peak_path(live, found),
         fragmentation_bytes=max(0, compiled.peak_bytes - timeline[peak_step]),
         graph_source=view.graph_source(found),
+        capacity_bytes=target.capacity_bytes if target else None,
+        capacity_note=target.capacity_note if target else "",
+        uncounted=libraries(module) if on_gpu else (),
     )
 
 

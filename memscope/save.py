@@ -56,10 +56,13 @@ def export(plan: Plan) -> jax.export.Exported:
 
 def _header(plan: Plan) -> str:
     how = f"instead of {format_bytes(plan.original_peak_bytes)}" if plan.changed else "as it was written"
-    lines = [f"{plan.program.name}, rewritten by memscope to peak at {format_bytes(plan.peak_bytes)} {how}."]
+    where = "" if plan.target.platform == "cpu" else f" on {plan.target.name}"
+    lines = [f"{plan.program.name}, rewritten by memscope to peak at {format_bytes(plan.peak_bytes)}{where} {how}."]
     if plan.build.options:
         lines += [
             "",
             "The peak holds under the compiler options below, which apply to a call that no other jit surrounds.",
         ]
+    if not plan.target.is_here:
+        lines += ["", "The peak is that of XLA's compiler for this GPU. On another device it is another one."]
     return "\n".join(lines)

@@ -17,11 +17,13 @@ from typing import Any
 from jax.extend import core as jex_core
 
 from .algebra import Simplification, simplify
+from .barriers import Ordering, depth_first, ordering, run_in_order
 from .chunks import chunks_of, largest_step
-from .compile import Build, Compiled, compile_flat, compile_program
+from .compile import Build, Compiled, builds_of, compile_flat, compile_program
 from .cost import Estimate, estimate
 from .inside import Moved, Place, inner_programs, move_in, move_slices, moved_arrays, with_bodies
 from .library import suits_library
+from .machine import machine_of
 from .program import Program, nbytes
 from .reasons import Hindrance, hindrances
 from .sizes import format_bytes
@@ -34,15 +36,6 @@ from .trace import trace_flat
 Var = jex_core.Var
 Hints = dict[Var, list[int]]
 Progress = Callable[[str], None]
-
-RANKING_CHUNKS = (2 << 20, 16 << 20)
-CHUNKS = tuple(1 << bits for bits in (12, 14, 16, 18, 20, 21, 22, 24, 26))
-"""Bytes of the largest array of one iteration: what the search chooses among."""
-
-USUAL_CHUNK = 1 << 20
-
-CACHED = 2 << 20
-"""Bytes of an array up to which it stays in a core's cache from one op to the next."""
 
 CROSSED, CROSSED_SLOWER, CROSSED_EQNS = 2, 2.0, 300
 """How many axes are tried with another one inside, how much longer they may take alone, and up to how many eqns."""
@@ -93,6 +86,7 @@ class Candidate:
       moved: what is made inside them now.
       simplified: what is not made any more.
       program: what its eqns are the eqns of, where that is not the program that was searched.
+      order: the order that its eqns are kept in, where it is not XLA's.
     """
 
     closed: jex_core.ClosedJaxpr
@@ -104,6 +98,7 @@ class Candidate:
     moved: tuple[Moved, ...] = ()
     simplified: tuple[Simplification, ...] = ()
     program: Program | None = None
+    order: Ordering | None = None
 
     @functools.cached_property
     def suits_library(self) -> bool:
@@ -166,6 +161,9 @@ class Search:
         self.depth = depth
         self.effort = effort or Effort()
         self.target = target
+        self.machine = machine_of(target)
+        self.exact, *others = builds_of(target)
+        self.library = next(iter(others), None)
         self.progress = progress
         self._hopeless_below = 0
         self._nests: dict[Candidate, Search] = {}
@@ -180,7 +178,7 @@ class Search:
 
     @functools.cached_property
     def builds(self) -> dict[Build, Compiled]:
-        """The program as written, in both builds."""
+        """The program as written, in each build of the target."""
         self.progress(f"compiling {self.program.name} {self.form} ({len(self.program.eqns)} eqns)")
         self.effort.compiles(self.program.jaxpr)
         captured = sum(nbytes(v) for v in self.program.jaxpr.constvars)
@@ -190,16 +188,16 @@ class Search:
                 "can take XLA minutes: pass them as arguments instead"
             )
         with ThreadPoolExecutor(2) as pool:
-            jobs = {b: pool.submit(compile_program, self.program, b, self.target) for b in Build}
+            jobs = {b: pool.submit(compile_program, self.program, b, self.target) for b in builds_of(self.target)}
             return {build: job.result() for build, job in jobs.items()}
 
     @property
     def original(self) -> Compiled:
-        return self.builds[Build.REFERENCE]
+        return self.builds[self.exact]
 
     @functools.cached_property
     def original_estimate(self) -> Estimate:
-        return estimate(self.program.closed)
+        return estimate(self.program.closed, self.machine)
 
     def as_written(self, limit: int) -> Found | None:
         """The program unchanged, where one of its builds fits.
@@ -207,14 +205,15 @@ class Search:
         The reference build comes first, as its account is exact; not where it has to materialise what the
         plain build fuses, which makes it slow too.
         """
-        plain, reference = self.builds[Build.PLAIN], self.builds[Build.REFERENCE]
-        order = (plain, reference) if 2 * plain.temp_bytes < reference.temp_bytes else (reference, plain)
+        exact, *others = self.builds.values()
+        smaller = [build for build in others if 2 * build.temp_bytes < exact.temp_bytes]
+        order = [*smaller, exact, *(build for build in others if build not in smaller)]
         return next((Found(self.program, None, build) for build in order if build.bound_bytes <= limit), None)
 
     def _fastest_build(self, limit: int) -> Found | None:
         """The program unchanged, in the plain build where its library suits it."""
-        plain = self.builds[Build.PLAIN]
-        if plain.bound_bytes <= limit and suits_library(self.program.closed, self.original_estimate):
+        plain = None if self.library is None else self.builds[self.library]
+        if plain and plain.bound_bytes <= limit and suits_library(self.program.closed, self.original_estimate):
             return Found(self.program, None, plain)
         return self.as_written(limit)
 
@@ -225,6 +224,8 @@ class Search:
         unchanged = self.as_written(limit)
         if unchanged is not None:
             return unchanged, True
+        if self.ordered is not None and self.ordered.peak_bytes <= limit:
+            return self.ordered, True
         if self._simpler is not None:
             simpler, fits = self._simpler.run(limit)
             return self._with_simplified(simpler), fits
@@ -258,6 +259,8 @@ class Search:
             return self._with_simplified(self._simpler.floor)
         lowest, _ = self._descend(1)
         others = [found for way in (self._inside, self._nested) if (found := way(1)) is not None]
+        if self.ordered is not None:
+            others.append(self.ordered)
         return min((lowest, *self._confirmed.values(), *others), key=lambda found: found.peak_bytes)
 
     # Without what need not be computed.
@@ -277,9 +280,28 @@ class Search:
 
     def _with_simplified(self, found: Found) -> Found:
         """What the simpler search found, as a rewrite of this program."""
-        candidate = found.candidate or Candidate(found.program.closed, estimate(found.program.closed), None)
+        closed = found.program.closed
+        candidate = found.candidate or Candidate(closed, estimate(closed, self.machine), None)
         simplified = (*self._simplification[1], *candidate.simplified)
         return dataclasses.replace(found, candidate=dataclasses.replace(candidate, simplified=simplified))
+
+    # In another order.
+
+    @functools.cached_property
+    def ordered(self) -> Found | None:
+        """The program as written, its eqns kept in an order of our own; None where that takes no less."""
+        if self.target.platform != "cuda" or self.depth:
+            return None
+        order = ordering(self.program, depth_first(self.program))
+        if order is None:
+            return None
+        closed = trace_flat(run_in_order(self.program, order), self.program, self.target.platform)
+        self.progress(f"compiling with {len(order.stretches)} stretches of it one after another")
+        self.effort.compiles(closed.jaxpr)
+        compiled = compile_flat(jex_core.jaxpr_as_fun(closed), self.program, self.exact, self.target)
+        if compiled.bound_bytes >= self._lowest_as_written.peak_bytes:
+            return None
+        return Found(self.program, Candidate(closed, self.original_estimate, None, order=order), compiled)
 
     # Inside loops and branches.
 
@@ -351,7 +373,7 @@ class Search:
             return candidate
         tied = structure.streaming.tied[0][0]
         wanted = candidate.chunks[tied] * (tied.steps / candidate.chunks[tied]) ** (1 / 3)
-        roomier = (self.candidate(structure, size) for size in CHUNKS)
+        roomier = (self.candidate(structure, size) for size in self.machine.chunk_sizes)
         return next((c for c in roomier if c.chunks[tied] >= wanted), candidate)
 
     def _lowest_known(self, limit: int) -> Found:
@@ -416,10 +438,10 @@ class Search:
         """Those that should fit first, then by time, then by temporaries."""
 
         def key(structure: Structure) -> tuple[Any, ...]:
-            tried = [self.candidate(structure, size) for size in RANKING_CHUNKS]
+            tried = [self.candidate(structure, size) for size in self.machine.ranking_chunks]
             fitting = [c for c in tried if self._predicted_peak(c) <= limit]
             if not fitting:
-                small = self.candidate(structure, CHUNKS[0])
+                small = self.candidate(structure, self._chunk_sizes[0])
                 fitting = [small] if self._predicted_peak(small) <= limit else []
             if not fitting:
                 return 1, small.estimate.temp_bytes, small.estimate.seconds
@@ -454,14 +476,14 @@ class Search:
             key=lambda candidate: (
                 _bucket(candidate.estimate.seconds),
                 _fold_count(candidate.structure),
-                _oddity(candidate.chunk_bytes),
+                _oddity(candidate.chunk_bytes, self.machine.usual_chunk),
             ),
         )
         in_library = self._in_library(options, limit)
         if in_library is not None:
             return in_library
         options = [*self._hopeful(worth, options, limit), *options]
-        largest = dict.fromkeys(ranked, CHUNKS[-1])
+        largest = dict.fromkeys(ranked, self._chunk_sizes[-1])
         narrow: Found | None = None
         tries = 0
         for option in options:
@@ -480,7 +502,7 @@ class Search:
             largest[option.structure] = int(option.chunk_bytes / max(1.5, min(excess, 64)))
         if narrow is not None:
             return narrow
-        smallest = [c for s in ranked[:2] if self.worth_running(c := self.candidate(s, CHUNKS[0]))]
+        smallest = [c for s in ranked[:2] if self.worth_running(c := self.candidate(s, self._chunk_sizes[0]))]
         return min(map(self.confirm, smallest), key=lambda found: found.peak_bytes, default=self._lowest_as_written)
 
     def _hopeful(self, candidates: Sequence[Candidate], options: Sequence[Candidate], limit: int) -> list[Candidate]:
@@ -495,12 +517,17 @@ class Search:
         An attention head at a time, and in it some queries: as many rows in each product as in a chunk of all heads,
         in a fraction of the bytes.
         """
-        if self.depth or best.chunk_bytes <= CACHED or len(self.program.eqns) > CROSSED_EQNS:
+        if self.depth or best.chunk_bytes <= self.machine.cached or len(self.program.eqns) > CROSSED_EQNS:
             return []
-        steps = [self.candidate(s, CHUNKS[0]) for s in structures if largest_step(s.streaming) > CACHED]
+        steps = [
+            self.candidate(s, self._chunk_sizes[0])
+            for s in structures
+            if largest_step(s.streaming) > self.machine.cached
+        ]
         steps = [c for c in steps if c.estimate.seconds <= CROSSED_SLOWER * best.estimate.seconds]
         outers = sorted(steps, key=lambda c: c.estimate.seconds)[:CROSSED]
-        sizes = [size for size in CHUNKS if USUAL_CHUNK / 4 <= size <= 2 * CACHED]
+        usual, cached = self.machine.usual_chunk, self.machine.cached
+        sizes = [size for size in self.machine.chunk_sizes if usual / 4 <= size <= 2 * cached]
         return [crossed for outer in outers for size in sizes if (crossed := self._across(outer, size)) is not None]
 
     def _across(self, outer: Candidate, chunk_bytes: int) -> Candidate | None:
@@ -527,7 +554,7 @@ class Search:
         made = with_bodies(program, self.target, {place: c.closed for place, c in inner.items()})
         return Candidate(
             closed=made.closed,
-            estimate=estimate(made.closed),
+            estimate=estimate(made.closed, self.machine),
             structure=outer.structure,
             chunk_bytes=chunk_bytes,
             chunks=outer.chunks,
@@ -537,16 +564,16 @@ class Search:
 
     def _in_library(self, options: Sequence[Candidate], limit: int) -> Found | None:
         """The fastest of these whose plain build fits, by the bound on its scratch; None where there is none."""
-        if self.depth or not options or not options[0].suits_library:
+        if self.library is None or self.depth or not options or not options[0].suits_library:
             return None
         slowest = LIBRARY_GAIN * options[0].estimate.seconds
         suited = [o for o in options if o.estimate.seconds <= slowest and o.suits_library]
         most: dict[Structure | None, float] = {}
         for _ in range(LIBRARY_TRIES if len(self.program.eqns) < LARGE_PROGRAM else 1):
-            option = next((o for o in suited if o.chunk_bytes <= most.get(o.structure, CHUNKS[-1])), None)
+            option = next((o for o in suited if o.chunk_bytes <= most.get(o.structure, self._chunk_sizes[-1])), None)
             if option is None:
                 return None
-            found = self.confirm(option, Build.PLAIN)
+            found = self.confirm(option, self.library)
             if found.peak_bytes <= limit:
                 return found
             excess = (found.peak_bytes - self._fixed_bytes) / max(1, limit - self._fixed_bytes)
@@ -568,14 +595,15 @@ class Search:
         """Compiles one of `choices` in the build that it should run faster in, of those that fit the limit."""
         if self._simpler is not None:
             return self._with_simplified(self._simpler.confirm_fastest(candidate, limit))
-        if candidate.suits_library:
-            found = self.confirm(candidate, Build.PLAIN)
+        if self.library is not None and candidate.suits_library:
+            found = self.confirm(candidate, self.library)
             if found.peak_bytes <= limit:
                 return found
         return self.confirm(candidate)
 
-    def confirm(self, candidate: Candidate, build: Build = Build.REFERENCE) -> Found:
-        """Compiles a candidate; the account of the reference build is exact, that of the plain one a bound."""
+    def confirm(self, candidate: Candidate, build: Build | None = None) -> Found:
+        """Compiles a candidate, in the exact build where no other is named: that of the library's is a bound."""
+        build = build or self.exact
         if (candidate, build) not in self._confirmed:
             chunks = format_bytes(candidate.chunk_bytes)
             self.progress(f"compiling with {_loops(candidate)} in chunks of {chunks}")
@@ -615,14 +643,17 @@ class Search:
             same = (structure, form, tuple(chunks.items()))
             if same not in self._by_chunks:
                 closed = trace_flat(rewrite(structure.streaming, chunks, form), self.program, self.target.platform)
-                self._by_chunks[same] = Candidate(closed, estimate(closed), structure, chunk_bytes, chunks)
+                self._by_chunks[same] = Candidate(
+                    closed, estimate(closed, self.machine), structure, chunk_bytes, chunks
+                )
             self._candidates[key] = self._by_chunks[same]
         return self._candidates[key]
 
     @property
     def _chunk_sizes(self) -> tuple[int, ...]:
         """Fewer to choose among where each takes long to trace."""
-        return CHUNKS if len(self.program.eqns) < LARGE_PROGRAM else CHUNKS[::2]
+        sizes = self.machine.chunk_sizes
+        return sizes if len(self.program.eqns) < LARGE_PROGRAM else sizes[::2]
 
 
 def eqn_count(jaxpr: jex_core.Jaxpr) -> int:
@@ -650,9 +681,9 @@ def _fold_count(structure: Structure | None) -> int:
     return sum(isinstance(sink, Fold) for loop in loops for sink in loop.sinks)
 
 
-def _oddity(chunk_bytes: int) -> float:
-    """How far chunks are from the size that ran fastest most often, in powers of two."""
-    return abs(math.log2(chunk_bytes / USUAL_CHUNK))
+def _oddity(chunk_bytes: int, usual: int) -> float:
+    """How far chunks are from the size that runs fastest most often, in powers of two."""
+    return abs(math.log2(chunk_bytes / usual))
 
 
 def _forms(structure: Structure) -> tuple[Form, ...]:

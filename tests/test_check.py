@@ -250,9 +250,9 @@ def test_a_number_takes_the_dtype_it_was_traced_with() -> None:
 
 def test_a_plan_for_another_device_is_refused() -> None:
     plan = dataclasses.replace(
-        hand_plan(jnp.sin, jnp.sin, jnp.ones(3)), target=Target("a100-40gb", "cuda", 40_000_000_000)
+        hand_plan(jnp.sin, jnp.sin, jnp.ones(3)), target=Target("a100-40gb", "cuda", 40_000_000_000, is_here=False)
     )
-    with pytest.raises(TargetError, match="a plan for a100-40gb can't be checked on this machine's CPU: export it"):
+    with pytest.raises(TargetError, match="planned for a100-40gb, which is not here: export it"):
         check_plan(plan, (jnp.ones(3),))
 
 

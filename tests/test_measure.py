@@ -15,7 +15,15 @@ import pytest
 
 from memscope import measure as module
 from memscope.compile import Build
-from memscope.measure import Job, MeasureError, UnportableError, export_job, measure, measure_here
+from memscope.measure import (
+    Job,
+    MeasureError,
+    UnportableError,
+    device_growth,
+    export_job,
+    measure,
+    measure_here,
+)
 
 linux_only = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks need Linux's /proc")
 
@@ -215,3 +223,17 @@ def test_runs_are_taken_in_turn_and_their_count_follows_the_budget() -> None:
     module._interleave([run("a", 1.0), run("b", 2.0)], [0.2, 0.3], budget=2.0)
     assert order == ["a", "b", "b", "a"] * 2
     assert module._interleave([run("a", 1.0)], [5.0], budget=0) == [5.0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "growth"),
+    [
+        ((100, 100), (150, 400), 300),
+        ((100, 400), (150, 400), None),  # an earlier peak was as high
+        ((100, 390), (150, 400), 300),
+    ],
+)
+def test_what_a_device_counts(before: tuple[int, int], after: tuple[int, int], growth: int | None) -> None:
+    stats = [{"bytes_in_use": used, "peak_bytes_in_use": peak} for used, peak in (before, after)]
+    assert device_growth(*stats) == growth
+    assert device_growth({}, stats[1]) is None

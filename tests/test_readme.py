@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import pathlib
 import re
 import shlex
@@ -11,6 +12,7 @@ import pytest
 
 from memscope.cli import main
 
+GPU_COMPILER = importlib.util.find_spec("jax_cuda13_plugin") is not None
 README = (pathlib.Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
 
 
@@ -22,7 +24,7 @@ def test_the_python_examples_run(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    first, then = (
+    first, then, elsewhere = (
         text.replace("4_000", "400").replace("100_000", "10_000").replace("200MiB", "8MiB") for text in blocks("python")
     )
     names: dict[str, object] = {}
@@ -32,14 +34,22 @@ def test_the_python_examples_run(
     names["queries"], names["points"] = (rng.normal(size=(n, 32)).astype(np.float32) for n in (400, 10_000))
     exec(then, names)
     assert (tmp_path / "nearest_safe.py").exists()
+    if GPU_COMPILER:
+        exec(elsewhere, names)
+        assert (tmp_path / "nearest.jaxexport").exists()
+        assert "nearest on 3 targets" in capsys.readouterr().out
 
 
 def test_the_shell_examples_run(knn_file: pathlib.Path) -> None:
     commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("memscope ")]
-    assert len(commands) == 2
+    assert len(commands) == 3
     for command in commands:
-        small = command.replace("4000,32", "400,16").replace("100000,32", "3000,16").replace("200MiB", "8MiB")
-        assert main([*shlex.split(small)[1:], "--quiet"]) == 0
+        small = command.replace("4000,32", "400,16").replace("400000,32", "400,16").replace("100000,32", "3000,16")
+        words = shlex.split(small.replace("200MiB", "8MiB"))[1:]
+        if words[0] != "compare":
+            assert main([*words, "--quiet"]) == 0
+        elif GPU_COMPILER:
+            assert main(words) == 0
 
 
 def test_it_names_no_machine() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from .._jax_private import at_source
 from ..cost import estimate
 from ..evaluate import Env, run_program
+from ..machine import machine_of
 from ..program import Program, aval_of, nbytes
 from ..target import Target
 from ..trace import trace_flat
@@ -49,7 +50,8 @@ def simplify(program: Program, target: Target) -> tuple[Program, tuple[Simplific
     It is left as it is too where the estimate sees no gain: a product with few columns may be faster than an index.
     """
     simpler, found = apply_rules(program, target)
-    if found and estimate(simpler.closed).seconds <= estimate(program.closed).seconds:
+    machine = machine_of(target)
+    if found and estimate(simpler.closed, machine).seconds <= estimate(program.closed, machine).seconds:
         return simpler, found
     return program, ()
 

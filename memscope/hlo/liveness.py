@@ -10,8 +10,9 @@ import numpy as np
 
 from .assignment import Allocation, Assignment, Position, Slot
 from .dataflow import Dataflow
+from .heap import Heap, simulate_heap
 from .module import Instruction, Module, Shape
-from .place import Kind, Sharing, place, result_values
+from .place import Group, Kind, Sharing, place, result_values
 from .ranges import Schedule, Span, flatten, live_ranges
 
 ToSteps = Callable[[Span], Span | None]
@@ -26,7 +27,7 @@ class LiveBuffer:
 
     Attributes:
       values: the positions that define them, in the order of the schedule.
-      offset: in bytes, in its allocation; None where XLA's placement is not known.
+      offset: in bytes, in its allocation, or in the simulated heap; None where it is not known.
       spans: the steps at which it is alive, first and last inclusive.
       parameter: the number of the argument it is, or None.
     """
@@ -60,26 +61,34 @@ class Liveness:
       steps: the instructions that do work; those of a loop's body stand, once, before the loop.
       temporaries: bytes of temporaries at each step; where placed, the bytes of their allocations in use, so
         that two values that lie on one another count once.
+      heap_bytes: of the heap that the temporaries are simulated in; None where XLA gave its own placement.
     """
 
     flow: Dataflow
     steps: tuple[Instruction, ...]
     buffers: tuple[LiveBuffer, ...]
     temporaries: tuple[int, ...]
+    heap_bytes: int | None = None
 
 
-def liveness(module: Module, assignment: Assignment | None) -> Liveness:
-    """Live ranges of every buffer: in XLA's own sizes and places, or from the module alone without them."""
+def liveness(module: Module, assignment: Assignment | None, on_gpu: bool = False) -> Liveness:
+    """Live ranges of every buffer: in XLA's own sizes and places, or from the module alone without them.
+
+    Args:
+      on_gpu: what shares memory without an assignment is by the rules of XLA's GPU compiler, not its CPU compiler.
+    """
     placed = None if assignment is None else {s.position for a in assignment.allocations for s in a.slots}
     flow = Dataflow(module, placed)
     schedule = flatten(module)
     ranges = live_ranges(flow, schedule)
     steps, to_steps = _steps(schedule)
     if assignment is None:
-        buffers, temporaries = _unplaced(flow, schedule, ranges, to_steps, len(steps))
-    else:
-        buffers = _placed(flow, assignment, schedule, ranges, to_steps)
-        temporaries = _occupied(assignment, ranges, to_steps, len(steps))
+        groups = place(flow, schedule, ranges, on_gpu)
+        heap = simulate_heap(groups)
+        buffers, temporaries = _unplaced(groups, heap, to_steps, len(steps))
+        return Liveness(flow, steps, tuple(buffers), tuple(temporaries), heap.bytes)
+    buffers = _placed(flow, assignment, schedule, ranges, to_steps)
+    temporaries = _occupied(assignment, ranges, to_steps, len(steps))
     return Liveness(flow, steps, tuple(buffers), tuple(temporaries))
 
 
@@ -172,16 +181,19 @@ def _covered(slots: list[tuple[Slot, Span]], steps: int) -> np.ndarray:
     return covered
 
 
-def _unplaced(
-    flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span], to_steps: ToSteps, steps: int
-) -> tuple[list[LiveBuffer], list[int]]:
+def _unplaced(groups: Iterable[Group], heap: Heap, to_steps: ToSteps, steps: int) -> tuple[list[LiveBuffer], list[int]]:
     change = np.zeros(steps + 1, np.int64)
     buffers = []
-    for group in place(flow, schedule, ranges):
+    for group in groups:
         spans = _to_steps(group.spans, to_steps)
         if not spans:
             continue
-        buffers.append(LiveBuffer(group.values, group.shape, group.bytes, group.kind, spans, group.parameter))
+        buffers.append(
+            LiveBuffer(
+                group.values, group.shape, group.bytes, group.kind, spans, group.parameter,
+                offset=heap.offsets.get(group.values[0]),
+            )
+        )  # fmt: skip
         if group.kind == "temporary" and not group.hosted:
             for start, end in spans:
                 change[start] += group.bytes

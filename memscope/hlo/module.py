@@ -77,6 +77,7 @@ class Instruction:
       line: the innermost user frame of the op, as in ("knn.py", 12).
       controls: instructions that must run before, though no data flows.
       is_library_fusion: runs in a library of kernels whose scratch XLA does not count.
+      custom_call_target: what a custom call calls.
       in_place: (index in the result, operand number, index in the operand) of each pair that shares a buffer.
     """
 
@@ -93,6 +94,7 @@ class Instruction:
     tuple_index: int = 0
     fusion_kind: str = ""
     is_library_fusion: bool = False
+    custom_call_target: str = ""
     in_place: tuple[tuple[Index, int, Index], ...] = ()
 
 
@@ -182,6 +184,7 @@ def _instruction(proto: hlo_pb2.Instruction, lines: list[tuple[str, int] | None]
         tuple_index=proto.tuple_index,
         fusion_kind=proto.fusion_kind,
         is_library_fusion=any(name in proto.backend_config for name in _LIBRARY_FUSIONS),
+        custom_call_target=proto.custom_call_target,
         in_place=tuple(
             (tuple(a.output_shape_index), a.operand_index, tuple(a.operand_shape_index))
             for a in proto.output_operand_aliasing

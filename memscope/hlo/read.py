@@ -13,6 +13,14 @@ def constant_bytes(assignment: bytes) -> int:
     return sum(a.size for a in proto.buffer_allocations if a.is_constant)
 
 
+def module_constant_bytes(module: bytes) -> int:
+    """Bytes of the constants that a serialized module keeps in memory of their own, where no assignment tells."""
+    parsed = parse_module(module)
+    fused = {c for i in parsed.instructions.values() if i.opcode == "fusion" for c in i.called}
+    kept = (i for c in parsed.computations if c.id not in fused for i in c.instructions)
+    return sum(i.shape.bytes for i in kept if i.opcode == "constant")
+
+
 def hidden_bytes(module: bytes) -> int:
     """An upper bound, in bytes, on the scratch of library fusions that XLA's CPU account leaves out.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..sizes import format_bytes
 from .html import page, profile_fragment
+from .text import uncounted
 
 if TYPE_CHECKING:
     from ..algebra import Simplification
@@ -30,12 +31,15 @@ def _lines(plan: Plan) -> list[str]:
         "   (arguments + outputs + temporaries, by XLA)",
         f"  temporaries {format_bytes(plan.original_temp_bytes):>9}  ->  {bounded}{format_bytes(plan.temp_bytes)}",
     ]
+    notes = [f"  {note}" for note in uncounted(plan.profile.uncounted)] if plan.target.platform == "cuda" else []
     if not plan.changed:
-        return [*head, *_as_written(plan)]
+        return [*head, *notes, *_as_written(plan)]
     return [
         *head,
+        *notes,
         f"  time        {plan.slowdown:.2f}x of before (estimated), arithmetic {plan.extra_work:.2f}x (counted)",
         *(line for gone in plan.simplified for line in _simplified_lines(gone)),
+        *_order_lines(plan),
         *(line for moved in plan.moved for line in _moved_lines(moved)),
         *(line for loop in plan.loops for line in _loop_lines(loop)),
     ]
@@ -59,6 +63,16 @@ def _as_written(plan: Plan) -> list[str]:
 def _simplified_lines(gone: Simplification) -> list[str]:
     array = f"{array_text(gone.dtype, gone.shape)}  {format_bytes(gone.bytes)}"
     return ["", f"  {gone.op}{_at(gone.source)}: {gone.why}", f"    never made   {array}"]
+
+
+def _order_lines(plan: Plan) -> list[str]:
+    if plan.stretches == 1:
+        return []
+    return [
+        "",
+        f"  in {plan.stretches} stretches, each done before the next one starts (optimization_barrier): what branches",
+        "  hold is held by one at a time. Nothing is computed twice.",
+    ]
 
 
 def _moved_lines(moved: Moved) -> list[str]:

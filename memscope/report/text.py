@@ -61,9 +61,22 @@ def notes(profile: Profile) -> list[str]:
             said.append("the peak above is exact: it is built without the fusions whose scratch XLA leaves out")
     elif plain is not None and bound is not None and bound != plain:
         said.append(f"that is what XLA reports for this build{_hidden(plain, bound)}")
+    if profile.capacity_bytes is not None and profile.capacity_note:
+        fits = "fits" if profile.peak_bytes <= profile.capacity_bytes else "DOES NOT FIT"
+        said.append(f"{fits} in the {format_bytes(profile.capacity_bytes)} that a program may use there")
+        said.append(f"({profile.capacity_note})")
+    said += uncounted(profile.uncounted)
     if profile.fragmentation_bytes * 100 > profile.peak_bytes:
         said.append(f"of which {format_bytes(profile.fragmentation_bytes)} are gaps between temporaries")
     return said
+
+
+def uncounted(calls: Sequence[tuple[str, int]]) -> list[str]:
+    """A sentence on libraries whose workspace is in no account before the run."""
+    if not calls:
+        return []
+    names = ", ".join(f"{library} ({'1 call' if count == 1 else f'{count} calls'})" for library, count in calls)
+    return [f"not counted: workspace that is chosen when it runs, by {names}"]
 
 
 def _hidden(plain: int, bound: int) -> str:
@@ -136,13 +149,14 @@ def _table(profile: Profile) -> list[str]:
         for b in shown
     ]
     rest = [b for b in profile.buffers if b.bytes][ROWS:]
-    lines = ["largest buffers", *_columns(header, rows)]
+    lines = ["largest buffers", *columns(header, rows)]
     if rest:
         lines.append(f"  and {len(rest)} more, {format_bytes(max(b.bytes for b in rest))} or less each")
     return lines
 
 
-def _columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a table; its first column is for sizes, to the right."""
     table = [header, *rows]
     widths = [max(len(row[k]) for row in table) for k in range(len(header))]
     lines = []
@@ -160,7 +174,7 @@ def _path(profile: Profile) -> list[str]:
         half = PATH_STEPS // 2
         rows = [*rows[:half], ("", f"... {len(rows) - 2 * half} more", "", ""), *rows[-half:]]
     title = "how the largest buffer at the peak comes about, and what lets it go"
-    return [title, *_columns(rows[0], rows[1:])]
+    return [title, *columns(rows[0], rows[1:])]
 
 
 def path_step(name: str, buffer: Buffer | None) -> tuple[str, str, str, str]:
