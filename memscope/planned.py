@@ -83,21 +83,31 @@ class Signature:
 class PlannedFunction:
     """A rewritten function, jitted with the compile options that its peak was accounted under.
 
-    XLA's options hold for a whole executable, so under another trace (`jit`, `grad`, `vmap`) the
-    rewritten eqns are inlined there without them.
+    XLA's options hold for a whole executable, as an order of its instructions does, so under another trace
+    (`jit`, `grad`, `vmap`) the rewritten eqns are inlined there without them.
+
+    Args:
+      compiled: the executable to run, where there is one already.
+      suffix: of the function's name.
     """
 
     def __init__(
-        self, signature: Signature, closed: jex_core.ClosedJaxpr, build: Build, original: Callable[..., Any]
+        self,
+        signature: Signature,
+        closed: jex_core.ClosedJaxpr,
+        build: Build,
+        original: Callable[..., Any],
+        compiled: Callable[..., Any] | None = None,
+        suffix: str = "safe",
     ) -> None:
         functools.update_wrapper(self, original)
         program = signature.program
-        self.__name__ = f"{program.name}_safe"
+        self.__name__ = f"{program.name}_{suffix}"
         self._signature = signature
         self._program = program
         run = jex_core.jaxpr_as_fun(closed)
         self._inlined = _as_differentiable(run, program, original)
-        self._jitted = jit_flat(run, program.donated, build)
+        self._jitted = compiled or jit_flat(run, program.donated, build)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves = self._signature.flatten(args, kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from .assignment import Position
@@ -29,6 +29,7 @@ class Group:
     Attributes:
       spans: times of the schedule at which one of the values is alive.
       hosted: lies in memory set aside for a result, and so costs nothing on its own.
+      taken_from: the value that dies where this one is made, and leaves it its memory.
     """
 
     values: tuple[Position, ...]
@@ -38,6 +39,7 @@ class Group:
     spans: tuple[Span, ...]
     parameter: int | None
     hosted: bool = False
+    taken_from: Position | None = None
 
 
 class Sharing:
@@ -62,19 +64,24 @@ class Sharing:
 
 def place(flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span]) -> list[Group]:
     """The values in groups, each with its kind; temporaries hosted in results' memory where they fit."""
-    module = flow.module
-    sharing = Sharing()
-    for a, b in _must_share(flow):
-        if a in ranges and b in ranges:
-            sharing.join(a, b)
-    members: dict[object, list[Position]] = {}
-    for value in sorted(ranges, key=lambda v: (schedule.time.get(v[0], 0), v[1])):
-        if not module.instructions[value[0]].shape.at(value[1]).is_tuple:
-            members.setdefault(sharing.root(value), []).append(value)
+    members = sharing_values(flow, sorted(ranges, key=lambda v: (schedule.time.get(v[0], 0), v[1])))
     results = result_values(flow)
     lendings = list(_lendings(flow, schedule, ranges))
-    groups = [_group(module, tuple(values), ranges, results) for values in members.values()]
+    groups = [_group(flow.module, values, ranges, results) for values in members]
     return _lend(_host(groups, dict(lendings), ranges), lendings, ranges)
+
+
+def sharing_values(flow: Dataflow, values: Sequence[Position]) -> list[tuple[Position, ...]]:
+    """The values, tuples left out, in sets of those that lie in one piece of memory whatever the order."""
+    known, sharing = set(values), Sharing()
+    for a, b in _must_share(flow):
+        if a in known and b in known:
+            sharing.join(a, b)
+    members: dict[object, list[Position]] = {}
+    for value in values:
+        if not flow.module.instructions[value[0]].shape.at(value[1]).is_tuple:
+            members.setdefault(sharing.root(value), []).append(value)
+    return [tuple(together) for together in members.values()]
 
 
 def result_values(flow: Dataflow) -> frozenset[Position]:
@@ -150,18 +157,24 @@ def _past_bitcasts(by_id: dict[int, Instruction], instruction: Instruction) -> I
 
 def _lendings(flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span]) -> Iterator[tuple[Position, Position]]:
     """(lender, borrower) of each result that may take the place of an operand read for the last time."""
-    instructions = flow.module.instructions
     for time, instruction in enumerate(schedule.instructions):
-        for index, shape in instruction.shape.leaves():
-            result = instruction.id, index
-            if flow.value(result) != result:
-                continue
-            for number, operand in enumerate(instruction.operands):
-                value = flow.value((operand, ()))
-                dies = value in ranges and ranges[value][1] == time
-                alike = dies and instructions[value[0]].shape.at(value[1]) == shape
-                if alike and _elementwise(flow.module, instruction, number):
-                    yield value, result
+        for value, result in may_take_over(flow, instruction):
+            if value in ranges and ranges[value][1] == time:
+                yield value, result
+
+
+def may_take_over(flow: Dataflow, instruction: Instruction) -> Iterator[tuple[Position, Position]]:
+    """(operand, result) of each result that could be written over an operand, were that read for the last time."""
+    instructions = flow.module.instructions
+    for index, shape in instruction.shape.leaves():
+        result = instruction.id, index
+        if flow.value(result) != result:
+            continue
+        for number, operand in enumerate(instruction.operands):
+            value = flow.value((operand, ()))
+            alike = instructions[value[0]].shape.at(value[1]) == shape
+            if alike and _elementwise(flow.module, instruction, number):
+                yield value, result
 
 
 def _elementwise(module: Module, instruction: Instruction, operand: int) -> bool:
@@ -182,16 +195,22 @@ def _elementwise(module: Module, instruction: Instruction, operand: int) -> bool
 def _lend(groups: list[Group], lendings: list[tuple[Position, Position]], ranges: dict[Position, Span]) -> list[Group]:
     """Ends each lender one step sooner: from then on its borrower counts.
 
-    Only a buffer of temporaries that has no place yet can borrow, and only from one that is no result's.
+    Only a temporary that has no place yet can borrow, and only from another one; neither shares its memory with
+    other values anyway.
     """
-    first = {g.values[0] for g in groups if g.kind == "temporary" and not g.hosted}
-    own = {v for g in groups if g.kind == "temporary" and not g.hosted for v in g.values}
+    alone = {g.values[0] for g in groups if g.kind == "temporary" and not g.hosted and len(g.values) == 1}
+    lender_of: dict[Position, Position] = {}
     lent: set[Position] = set()
     for lender, borrower in lendings:
-        if lender in own and borrower in first and lender not in lent:
+        if lender in alone and borrower in alone and lender not in lent and borrower not in lender_of:
             lent.add(lender)
-            first.remove(borrower)
-    return [dataclasses.replace(g, spans=tuple(_until(ranges[v], v in lent) for v in g.values)) for g in groups]
+            lender_of[borrower] = lender
+    return [
+        dataclasses.replace(
+            g, spans=tuple(_until(ranges[v], v in lent) for v in g.values), taken_from=lender_of.get(g.values[0])
+        )
+        for g in groups
+    ]
 
 
 def _until(span: Span, lent: bool) -> Span:

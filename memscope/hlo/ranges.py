@@ -64,23 +64,24 @@ def live_ranges(flow: Dataflow, schedule: Schedule) -> dict[Position, Span]:
             position = instruction.id, index
             if instruction.id in roots or flow.value(position) == position:
                 extend(position, roots.get(instruction.id, time))
-        for position, used_until in _uses(flow.module, schedule, instruction, time):
-            extend(position, used_until)
+        until = time
+        if instruction.opcode == "while":  # the body's own copy of the state takes over as soon as it starts
+            until = schedule.spans[instruction.called[0]][0]
+        for position in reads(flow.module, instruction):
+            extend(position, until)
     for parameter in flow.module.entry.parameters.values():
         for index in positions(parameter.shape):
             ranges[parameter.id, index] = 0, last
     return ranges
 
 
-def _uses(module: Module, schedule: Schedule, instruction: Instruction, time: int) -> Iterator[tuple[Position, int]]:
+def reads(module: Module, instruction: Instruction) -> Iterator[Position]:
+    """The positions that an instruction reads; a tuple is made of its parts without reading them."""
     if instruction.opcode == "tuple":
         return
-    until = time
-    if instruction.opcode == "while":  # the body's own copy of the state takes over as soon as it starts
-        until = schedule.spans[instruction.called[0]][0]
     for operand in instruction.operands:
         if instruction.opcode == "get-tuple-element":
-            yield (operand, ()), until
+            yield operand, ()
             continue
         for index in positions(module.instructions[operand].shape):
-            yield (operand, index), until
+            yield operand, index

@@ -1,0 +1,101 @@
+"""The heap that XLA lays a program's temporaries out in, as it would lay them out.
+
+XLA replays the schedule as allocations and frees, sorts the buffers once by size and once by lifetime, gives each
+in turn the smallest gap that it fits in, and keeps the lower of the two heaps (`GlobalDecreasingSizeBestFitHeap` and
+`ChooseBestHeapAlgorithm` of its `heap_simulator.cc`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from .ranges import Span
+
+ALIGNMENT = 64
+"""Bytes that XLA's CPU compiler aligns buffers to."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Buffers that take turns at one address.
+
+    Attributes:
+      bytes: of the largest.
+      spans: when each is alive: first and last step, inclusive; the first one is the block's own.
+    """
+
+    bytes: int
+    spans: tuple[Span, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Heap:
+    """Where each block lies.
+
+    Attributes:
+      bytes: the heap's size.
+      offsets: of the blocks, in bytes.
+    """
+
+    bytes: int
+    offsets: tuple[int, ...]
+
+
+def best_fit(blocks: Sequence[Block]) -> Heap:
+    """The heap that XLA would make of these blocks."""
+    clocked = _clocked(blocks)
+    orders: tuple[Callable[[int], tuple[int, ...]], ...] = (
+        lambda i: (-clocked[i].bytes, clocked[i].spans[0][0] - clocked[i].spans[0][1], i),
+        lambda i: (clocked[i].spans[0][0] - max(end for _, end in clocked[i].spans), -clocked[i].bytes, i),
+    )
+    heaps = [_placed(clocked, sorted(range(len(clocked)), key=key)) for key in orders]
+    return min(heaps, key=lambda heap: heap.bytes)
+
+
+def _clocked(blocks: Sequence[Block]) -> list[Block]:
+    """The same with XLA's clock, which ticks with each allocation and each free: allocations first in a step."""
+    events = sorted(
+        (step, kind, i, k)
+        for i, block in enumerate(blocks)
+        for k, span in enumerate(block.spans)
+        for kind, step in enumerate(span)
+    )
+    times = {(i, k, kind): tick for tick, (_, kind, i, k) in enumerate(events)}
+    return [
+        Block(block.bytes, tuple((times[i, k, 0], times[i, k, 1]) for k in range(len(block.spans))))
+        for i, block in enumerate(blocks)
+    ]
+
+
+def _placed(blocks: Sequence[Block], order: Iterable[int]) -> Heap:
+    count = sum(len(block.spans) for block in blocks)
+    starts, ends, lows, highs = (np.zeros(count, np.int64) for _ in range(4))
+    placed, top = 0, 0
+    offsets = [0] * len(blocks)
+    for i in order:
+        block = blocks[i]
+        beside = np.zeros(placed, bool)
+        for start, end in block.spans:
+            beside |= (starts[:placed] <= end) & (ends[:placed] >= start)
+        offset = _smallest_gap(block.bytes, lows[:placed][beside], highs[:placed][beside])
+        for start, end in block.spans:
+            starts[placed], ends[placed], lows[placed], highs[placed] = start, end, offset, offset + block.bytes
+            placed += 1
+        offsets[i], top = offset, max(top, offset + block.bytes)
+    return Heap(top, tuple(offsets))
+
+
+def _smallest_gap(size: int, lows: np.ndarray, highs: np.ndarray) -> int:
+    """The offset of the smallest gap between these ranges that holds `size` bytes; above them where none does."""
+    by_low = np.argsort(lows, kind="stable")
+    free_from = 0
+    best, best_room = -1, 0
+    for low, high in zip(lows[by_low].tolist(), highs[by_low].tolist(), strict=True):
+        room = low - free_from
+        if room >= size and (best < 0 or room < best_room):
+            best, best_room = free_from, room
+        free_from = max(free_from, -(-high // ALIGNMENT) * ALIGNMENT)
+    return best if best >= 0 else free_from
