@@ -33,12 +33,33 @@ class Storage:
     def users(self) -> frozenset[int]:
         return frozenset((*self.writers, *self.readers))
 
+    @property
+    def starts(self) -> frozenset[int]:
+        return self.users
+
+    @property
+    def ends(self) -> frozenset[int]:
+        return self.users
+
+
+@dataclasses.dataclass(frozen=True)
+class Lifetime:
+    """A storage in its general form: held from the first of `starts` to the last of `ends`, both inclusive.
+
+    A reduced problem needs it: the node that frees a storage may have gone, and those that run just before it stay.
+    """
+
+    bytes: int
+    starts: frozenset[int]
+    ends: frozenset[int]
+
 
 @dataclasses.dataclass(frozen=True)
 class Loan:
     """At `node`, the storage `borrower` may take the place of `lender`, if `node` is the last to use that.
 
     Both are indices into `OrderProblem.storages`. `node` reads the lender and is the first to write the borrower.
+    The smaller of the two is saved while the node runs; in XLA they are of one size.
     """
 
     node: int
@@ -58,7 +79,7 @@ class OrderProblem:
     """
 
     predecessors: tuple[tuple[int, ...], ...]
-    storages: tuple[Storage, ...]
+    storages: tuple[Storage | Lifetime, ...]
     loans: tuple[Loan, ...] = ()
     extra: tuple[int, ...] = ()
 
@@ -93,7 +114,7 @@ class OrderProblem:
                 change[end + 1] -= storage.bytes
         steps = list(itertools.accumulate(change[:-1]))
         for loan in self._taken(time, spans):
-            steps[time[loan.node]] -= self.storages[loan.lender].bytes
+            steps[time[loan.node]] -= self.saved(loan)
         for node, more in enumerate(self.extra):
             steps[time[node]] += more
         return tuple(steps)
@@ -101,6 +122,10 @@ class OrderProblem:
     def peak(self, order: Sequence[int]) -> int:
         """The most bytes in use at once."""
         return max(self.held(order), default=0)
+
+    def saved(self, loan: Loan) -> int:
+        """Bytes that a loan saves while its node runs."""
+        return min(self.storages[loan.lender].bytes, self.storages[loan.borrower].bytes)
 
     def _taken(self, time: dict[int, int], spans: list[tuple[int, int]]) -> list[Loan]:
         taken: list[Loan] = []
@@ -116,6 +141,7 @@ class OrderProblem:
         return taken
 
 
-def _span(storage: Storage, time: dict[int, int]) -> tuple[int, int]:
-    times = [time[node] for node in storage.users]
-    return (min(times), max(times)) if times else (0, -1)
+def _span(storage: Storage | Lifetime, time: dict[int, int]) -> tuple[int, int]:
+    if not storage.starts or not storage.ends:
+        return 0, -1
+    return min(time[node] for node in storage.starts), max(time[node] for node in storage.ends)
