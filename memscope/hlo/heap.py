@@ -91,11 +91,8 @@ def _placed(blocks: Sequence[Block], order: Iterable[int]) -> Heap:
 def _smallest_gap(size: int, lows: np.ndarray, highs: np.ndarray) -> int:
     """The offset of the smallest gap between these ranges that holds `size` bytes; above them where none does."""
     by_low = np.argsort(lows, kind="stable")
-    free_from = 0
-    best, best_room = -1, 0
-    for low, high in zip(lows[by_low].tolist(), highs[by_low].tolist(), strict=True):
-        room = low - free_from
-        if room >= size and (best < 0 or room < best_room):
-            best, best_room = free_from, room
-        free_from = max(free_from, -(-high // ALIGNMENT) * ALIGNMENT)
-    return best if best >= 0 else free_from
+    ends = -(-highs[by_low] // ALIGNMENT) * ALIGNMENT
+    free_from = np.concatenate([[0], np.maximum.accumulate(ends)])
+    room = lows[by_low] - free_from[:-1]
+    fits = room >= size
+    return int(free_from[np.where(fits, room, room.max(initial=0) + 1).argmin()] if fits.any() else free_from[-1])

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal
 
 from .assignment import Position
 from .dataflow import Dataflow
-from .module import Computation, Index, Instruction, Module, Shape
+from .module import MOVES_ELEMENTS, Computation, Index, Instruction, Module, Shape
 from .ranges import Schedule, Span
 
 Kind = Literal["argument", "output", "temporary", "constant"]
-# A result may take the place of an operand that dies only if it is computed element by element from it.
-_MOVES_ELEMENTS = frozenset(
-    {
-        "all-gather", "bitcast", "broadcast", "cholesky", "concatenate", "convolution", "custom-call", "dot", "fft",
-        "gather", "iota", "pad", "reduce", "reduce-window", "reshape", "reverse", "rng-bit-generator", "slice",
-        "dynamic-slice", "select-and-scatter", "transpose", "while", "conditional", "call", "parameter", "constant",
-    }
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -166,30 +158,23 @@ def _lendings(flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span]) 
 def may_take_over(flow: Dataflow, instruction: Instruction) -> Iterator[tuple[Position, Position]]:
     """(operand, result) of each result that could be written over an operand, were that read for the last time."""
     instructions = flow.module.instructions
-    for index, shape in instruction.shape.leaves():
+    kept = _elementwise_operands(flow.module, instruction)
+    operands = [flow.value((operand, ())) for n, operand in enumerate(instruction.operands) if n in kept]
+    for index, shape in instruction.shape.leaves() if operands else ():
         result = instruction.id, index
-        if flow.value(result) != result:
-            continue
-        for number, operand in enumerate(instruction.operands):
-            value = flow.value((operand, ()))
-            alike = instructions[value[0]].shape.at(value[1]) == shape
-            if alike and _elementwise(flow.module, instruction, number):
-                yield value, result
+        if flow.value(result) == result:
+            alike = (v for v in operands if instructions[v[0]].shape.at(v[1]) == shape)
+            yield from ((value, result) for value in alike)
 
 
-def _elementwise(module: Module, instruction: Instruction, operand: int) -> bool:
+def _elementwise_operands(module: Module, instruction: Instruction) -> Collection[int]:
+    """Numbers of the operands that the result is computed from element by element."""
     if instruction.opcode != "fusion":
-        return instruction.opcode != "copy" and instruction.opcode not in _MOVES_ELEMENTS
+        moves = instruction.opcode == "copy" or instruction.opcode in MOVES_ELEMENTS
+        return () if moves else range(len(instruction.operands))
     if instruction.fusion_kind not in ("kLoop", "kInput"):
-        return False
-    inner = module.by_id[instruction.called[0]]
-    reached = {inner.parameters[operand].id}
-    for i in inner.instructions:  # operands first
-        if i.id not in reached and any(o in reached for o in i.operands):
-            if i.opcode in _MOVES_ELEMENTS:
-                return False
-            reached.add(i.id)
-    return True
+        return ()
+    return module.by_id[instruction.called[0]].elementwise_parameters
 
 
 def _lend(groups: list[Group], lendings: list[tuple[Position, Position]], ranges: dict[Position, Span]) -> list[Group]:
