@@ -107,12 +107,17 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Computation:
-    """Instructions in the order of the schedule; a computation without one keeps its text order."""
+    """Instructions in the order of the schedule; a computation without one keeps its text order.
+
+    Attributes:
+      text: the ids of the instructions in the order of the module's text.
+    """
 
     id: int
     name: str
     root: int
     instructions: tuple[Instruction, ...]
+    text: tuple[int, ...]
 
     @functools.cached_property
     def parameters(self) -> dict[int, Instruction]:
@@ -183,7 +188,7 @@ def _computation(
     order = list(instructions)
     if proto.id in sequences:
         order = list(sequences[proto.id].instruction_ids) or order
-    return Computation(proto.id, proto.name, proto.root_id, tuple(instructions[i] for i in order))
+    return Computation(proto.id, proto.name, proto.root_id, tuple(instructions[i] for i in order), tuple(instructions))
 
 
 def _instruction(proto: hlo_pb2.Instruction, lines: list[tuple[str, int] | None]) -> Instruction:

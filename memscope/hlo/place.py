@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Literal
 
 from .assignment import Position
@@ -60,7 +61,7 @@ def place(flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span]) -> l
     results = result_values(flow)
     lendings = list(_lendings(flow, schedule, ranges))
     groups = [_group(flow.module, values, ranges, results) for values in members]
-    return _lend(_host(groups, dict(lendings), ranges), lendings, ranges)
+    return _lend(flow, _host(flow, groups, frozenset(lendings), ranges), lendings, ranges)
 
 
 def sharing_values(flow: Dataflow, values: Sequence[Position]) -> list[tuple[Position, ...]]:
@@ -177,17 +178,20 @@ def _elementwise_operands(module: Module, instruction: Instruction) -> Collectio
     return module.by_id[instruction.called[0]].elementwise_parameters
 
 
-def _lend(groups: list[Group], lendings: list[tuple[Position, Position]], ranges: dict[Position, Span]) -> list[Group]:
+def _lend(
+    flow: Dataflow, groups: list[Group], lendings: list[tuple[Position, Position]], ranges: dict[Position, Span]
+) -> list[Group]:
     """Ends each lender one step sooner: from then on its borrower counts.
 
-    Only a temporary that has no place yet can borrow, and only from another one; neither shares its memory with
-    other values anyway.
+    Only a temporary that has no place yet can borrow, and only from another one, which it reads under its own name;
+    neither shares its memory with other values anyway.
     """
     alone = {g.values[0] for g in groups if g.kind == "temporary" and not g.hosted and len(g.values) == 1}
     lender_of: dict[Position, Position] = {}
     lent: set[Position] = set()
     for lender, borrower in lendings:
-        if lender in alone and borrower in alone and lender not in lent and borrower not in lender_of:
+        reads = lender[0] in flow.module.instructions[borrower[0]].operands
+        if reads and {lender, borrower} <= alone and lender not in lent and borrower not in lender_of:
             lent.add(lender)
             lender_of[borrower] = lender
     return [
@@ -202,14 +206,25 @@ def _until(span: Span, lent: bool) -> Span:
     return (span[0], max(span[0], span[1] - 1)) if lent else span
 
 
-def _host(groups: list[Group], lendings: dict[Position, Position], ranges: dict[Position, Span]) -> list[Group]:
-    """Marks the temporaries that fit into a result's memory while nothing else is there."""
-    hosts = sorted((g for g in groups if g.kind == "output"), key=lambda g: g.bytes)
-    guests = [list(g.values) for g in hosts]
+def _host(
+    flow: Dataflow, groups: list[Group], lendings: frozenset[tuple[Position, Position]], ranges: dict[Position, Span]
+) -> list[Group]:
+    """Marks the temporaries that fit into a result's memory while nothing else is there.
+
+    In the order of XLA's `BufferAssigner`: large ones first, each into memory where one of its operands is, else
+    into the smallest that was set aside last.
+    """
+    order, results = text_order(flow.module), result_values(flow)
+    taken = (g for g in groups if not results.isdisjoint(g.values))
+    hosts = sorted(taken, key=lambda g: (g.bytes, -order(g.values)))
+    guests = {id(g): list(g.values) for g in hosts}
     hosted: set[int] = set()
     temporaries = (g for g in groups if g.kind == "temporary")
-    for group in sorted(temporaries, key=lambda g: (-g.bytes, -sum(end - start for start, end in g.spans))):
-        for host, values in zip(hosts, guests, strict=True):
+    for group in sorted(temporaries, key=lambda g: (-g.bytes, order(g.values))):
+        operands = {flow.value((o, ())) for i, _ in group.values for o in flow.module.instructions[i].operands}
+        beside = [g for g in hosts if not operands.isdisjoint(guests[id(g)])]
+        for host in (*beside, *hosts):
+            values = guests[id(host)]
             if group.bytes <= host.bytes and not _interfere(group.values, values, lendings, ranges):
                 values.extend(group.values)
                 hosted.add(id(group))
@@ -217,15 +232,22 @@ def _host(groups: list[Group], lendings: dict[Position, Position], ranges: dict[
     return [dataclasses.replace(g, hosted=True) if id(g) in hosted else g for g in groups]
 
 
+def text_order(module: Module) -> Callable[[Iterable[Position]], int]:
+    """Where the first of some values stands in the module's text; the entry computation first."""
+    count = itertools.count()
+    at = {i: next(count) for c in reversed(module.computations) for i in c.text}
+    return lambda values: min(at[i] for i, _ in values)
+
+
 def _interfere(
     ours: Iterable[Position],
-    theirs: list[Position],
-    lendings: dict[Position, Position],
+    theirs: Iterable[Position],
+    lendings: frozenset[tuple[Position, Position]],
     ranges: dict[Position, Span],
 ) -> bool:
     for a in ours:
         for b in theirs:
             (start, end), (other_start, other_end) = ranges[a], ranges[b]
-            if start <= other_end - (lendings.get(b) == a) and other_start <= end - (lendings.get(a) == b):
+            if start <= other_end - ((b, a) in lendings) and other_start <= end - ((a, b) in lendings):
                 return True
     return False

@@ -48,7 +48,7 @@ def flatten(module: Module) -> Schedule:
 def live_ranges(flow: Dataflow, schedule: Schedule) -> dict[Position, Span]:
     """First and last time of every value, by the position that defines it.
 
-    Arguments and results live throughout: the caller holds them.
+    Arguments and results live throughout: the caller holds them. A donated argument is free once it is read.
     """
     last = max(0, len(schedule.instructions) - 1)
     roots = {c.root: schedule.spans[c.id][1] for c in flow.module.computations if c.id in schedule.spans}
@@ -69,9 +69,11 @@ def live_ranges(flow: Dataflow, schedule: Schedule) -> dict[Position, Span]:
             until = schedule.spans[instruction.called[0]][0]
         for position in reads(flow.module, instruction):
             extend(position, until)
-    for parameter in flow.module.entry.parameters.values():
+    donated = {(number, index) for _, number, index in flow.module.donations}
+    for number, parameter in flow.module.entry.parameters.items():
         for index in positions(parameter.shape):
-            ranges[parameter.id, index] = 0, last
+            until = ranges[parameter.id, index][1] if (number, index) in donated else last
+            ranges[parameter.id, index] = 0, until
     return ranges
 
 

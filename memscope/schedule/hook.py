@@ -5,7 +5,7 @@ order travels by name: the module to be ordered bears a token in its own name, a
 The token is new for each compile, so that no executable of a persistent compilation cache has it either.
 
 The pass must never raise (the compile would fail), return anything but bytes or None (the process would end), or
-compile (it would wait for itself). Whatever goes wrong, XLA keeps its own order and the caller is warned.
+compile (it would wait for itself). Whatever goes wrong, XLA keeps its own order, and the request tells.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import functools
 import re
 import threading
 import uuid
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from jax.extend.xla import PipelineStage, register_hlo_module_transformation
 
@@ -55,12 +54,13 @@ _registering = threading.Lock()
 
 
 @contextlib.contextmanager
-def ordering(order: Sequence[str], name: str) -> Iterator[Request]:
-    """While it is open, a module whose name holds the request's token is compiled in this order.
+def ordering(order: Iterable[str]) -> Iterator[Request]:
+    """While it is open, this thread can compile a module in an order of its own: one named after the request's token.
+
+    Whether that was done, the request says afterwards.
 
     Args:
       order: names of the instructions of every computation to be ordered, each computation's in its order.
-      name: what a warning calls the function.
     """
     request = Request(_MARK + uuid.uuid4().hex, {instruction: i for i, instruction in enumerate(order)})
     _requests[request.token] = request
@@ -72,13 +72,6 @@ def ordering(order: Sequence[str], name: str) -> Iterator[Request]:
         del _requests[request.token]
     if isinstance(request.error, KeyboardInterrupt):
         raise request.error
-    if not request.applied:
-        reason = f" ({request.error})" if request.error else ""
-        warnings.warn(
-            f"the order that was found for {name} could not be set inside XLA{reason}: it keeps XLA's own.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from ..hlo.assignment import Position
 from ..hlo.dataflow import Dataflow
 from ..hlo.heap import Block, Heap, best_fit
 from ..hlo.module import Computation, Module
-from ..hlo.place import Group, place
+from ..hlo.place import Group, place, text_order
 from ..hlo.ranges import flatten, live_ranges
 
 Sequences = Mapping[int, Sequence[str]]
@@ -36,6 +36,7 @@ def temporary_heap(module: Module) -> tuple[Heap, tuple[Block, ...]]:
 def temporary_blocks(module: Module) -> tuple[Block, ...]:
     """The temporaries that need memory of their own; those that take another's over share a block with it."""
     flow, schedule = Dataflow(module), flatten(module)
+    order = text_order(module)
     groups = place(flow, schedule, live_ranges(flow, schedule))
     block_of: dict[Position, list[Group]] = {}
     blocks: list[list[Group]] = []
@@ -47,4 +48,7 @@ def temporary_blocks(module: Module) -> tuple[Block, ...]:
             blocks.append(block)
         block.append(group)
         block_of[group.values[0]] = block
-    return tuple(Block(max(g.bytes for g in block), tuple(span for g in block for span in g.spans)) for block in blocks)
+    return tuple(
+        Block(max(g.bytes for g in block), tuple(span for g in block for span in g.spans))
+        for block in sorted(blocks, key=lambda block: order(block[0].values))
+    )

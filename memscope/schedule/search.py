@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -26,6 +27,9 @@ DEFAULT, MEMORY, OURS = "XLA's default", "XLA's memory-optimised scheduler", "me
 
 CONFIRMATIONS = 2
 """How many orders are compiled: those of equal peak differ in how XLA packs them, by a little less than predicted."""
+
+RESULTS_MATTER = 0.01
+"""The share of a computation's peak that its results have to take for temporaries in their memory to be thought of."""
 
 WORTH = 0.001
 """By what share of the temporaries an order has to promise less than XLA's own to be compiled."""
@@ -89,27 +93,45 @@ def find_order(
     start = time.perf_counter()
     module = parse_module(default.module)
     orders = _Orders(module, [parse_module(s.compiled.module) for s in confirmed], seconds, progress)
-    best = min(confirmed, key=lambda s: s.temp_bytes)
-    promising = [
-        (sequences, predicted) for sequences, predicted in orders.ranked if predicted < (1 - WORTH) * best.temp_bytes
-    ]
     spent = time.perf_counter() - start
-    if promising:
+    lowest = min(s.temp_bytes for s in confirmed)
+    promising = [(order, predicted) for order, predicted in orders.ranked if predicted < (1 - WORTH) * lowest]
+    if promising and not module.donations:  # a module that passed through a pass has forgotten its donations
         progress(f"confirming {format_bytes(promising[0][1])} of temporaries, from {format_bytes(default.temp_bytes)}")
-        with ThreadPoolExecutor(CONFIRMATIONS) as pool:
-            jobs = [pool.submit(_compile, program, build, target, *each) for each in promising[:CONFIRMATIONS]]
-            confirmed += [job.result() for job in jobs]
+        confirmed += _confirmed(program, build, target, promising[:CONFIRMATIONS])
     best = min(confirmed, key=lambda s: s.temp_bytes)  # of equals the first: XLA's default before all others
-    bound = min(orders.bound, best.temp_bytes)
-    return Found(best, tuple(confirmed), bound, spent, orders.remark)
+    return Found(best, tuple(confirmed), min(orders.bound, best.temp_bytes), spent, orders.remark)
 
 
-def _compile(program: Program, build: Build, target: Target, sequences: Sequences, predicted: int) -> Scheduled:
-    names = [name for sequence in sequences.values() for name in sequence]
-    with ordering(names, program.name) as request:
-        run = run_program(program)
-        run.__name__ = program.name + request.token
-        return Scheduled(OURS, compile_flat(run, program, build, target), predicted)
+def _confirmed(
+    program: Program, build: Build, target: Target, promising: Sequence[tuple[Sequences, int]]
+) -> list[Scheduled]:
+    """Those of the orders that XLA could be given, compiled; with a warning where it could not."""
+    with ThreadPoolExecutor(CONFIRMATIONS) as pool:
+        jobs = [pool.submit(_compile, program, build, target, *each) for each in promising]
+        tried = [job.result() for job in jobs]
+    refusals = [each for each in tried if isinstance(each, str)]
+    if refusals:
+        warnings.warn(
+            f"an order that was found for {program.name} could not be set inside XLA ({refusals[0]}).",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return [each for each in tried if isinstance(each, Scheduled)]
+
+
+def _compile(program: Program, build: Build, target: Target, sequences: Sequences, predicted: int) -> Scheduled | str:
+    """The program in an order, or why XLA could not be given it."""
+    try:
+        with ordering(name for sequence in sequences.values() for name in sequence) as request:
+            run = run_program(program)
+            run.__name__ = program.name + request.token
+            compiled = compile_flat(run, program, build, target)
+    except Exception as error:  # XLA compiled the same in its own order: the order is at fault
+        return str(error).partition("\n")[0]
+    if not request.applied:
+        return str(request.error or "its pass was not run")
+    return Scheduled(OURS, compiled, predicted)
 
 
 class _Orders:
@@ -142,24 +164,45 @@ class _Orders:
         return temporary_heap(in_order(self._module, sequences))[0].bytes
 
     def _solved(self, computation: ComputationOrder) -> list[Order]:
-        """Orders of one computation, best first, and what it holds and may hold at the least noted down."""
+        """Orders of one computation, best first; what it holds, and may hold at the least, is noted down."""
+        hints = self._hints(computation)
+        problems = [computation.problem]
+        if computation.with_results is not None and self._hosts_matter(computation):
+            problems.append(computation.with_results)
+        orders: list[Order] = []
+        for k, problem in enumerate(problems):
+            seconds = self._left() / (len(problems) - k)
+            solution = solve(problem, seconds, [_of_size(hint, problem.size) for hint in hints], self._progress)
+            orders += [_of_size(order, len(computation.nodes)) for order in solution.candidates]
+            self.remark = self.remark or solution.remark
+        bound = solution.lower_bound_bytes - computation.result_bytes - self._inner_slack(computation)
+        held = computation.problem.peak(orders[0])
+        self._held[computation.computation.id] = held
+        self._slack[computation.computation.id] = held - max(0, bound)
+        self.bound = max(0, bound)
+        return list(dict.fromkeys([*orders, *hints]))
+
+    def _hints(self, computation: ComputationOrder) -> list[Order]:
+        """The orders of XLA's own schedulers, where they are orders of the same instructions."""
         hints = [computation.default]
         for module in self._known:
-            names = [i.name for c in module.computations for i in c.instructions]
-            order = computation.order_of(names)
+            order = computation.order_of([i.name for c in module.computations for i in c.instructions])
             if order is not None and computation.problem.is_order(order):
                 hints.append(order)
-        solution = solve(computation.problem, self._share(), list(dict.fromkeys(hints)), self._progress)
-        orders, bound = list(solution.candidates), solution.lower_bound_bytes
-        self.remark = self.remark or solution.remark
-        if computation.with_results is not None:
-            bound -= computation.result_bytes
-        inside = max((self._slack.get(c, 0) for node in computation.nodes for c in node.called), default=0)
-        self._held[computation.computation.id] = solution.peak_bytes
-        bound = max(0, bound - inside)
-        self._slack[computation.computation.id] = solution.peak_bytes - bound
-        self.bound = bound
-        return orders
+        return list(dict.fromkeys(hints))
 
-    def _share(self) -> float:
+    def _hosts_matter(self, computation: ComputationOrder) -> bool:
+        return computation.result_bytes > RESULTS_MATTER * computation.problem.peak(computation.default)
+
+    def _inner_slack(self, computation: ComputationOrder) -> int:
+        return max((self._slack.get(c, 0) for node in computation.nodes for c in node.called), default=0)
+
+    def _left(self) -> float:
         return max(0.0, self._until - time.perf_counter())
+
+
+def _of_size(order: Order, size: int) -> Order:
+    """An order with or without the node at the end that reads the call's results."""
+    if len(order) < size:
+        return (*order, *range(len(order), size))
+    return tuple(node for node in order if node < size)
