@@ -28,7 +28,7 @@ _UNCUT = 1 << 30
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """The down-set at which a node runs with the least held, as bits, and that many bytes or slightly less."""
+    """The least held while a node runs: bytes, or slightly less, and the down-set before it that has it, as bits."""
 
     bytes: int
     before: int
@@ -50,8 +50,11 @@ class Cuts:
         for loan in problem.loans:
             self._loans[loan.node].append(loan)
 
-    def least(self, node: int, low: int = 0, high: int | None = None) -> Cut:
-        """The least held while the node runs, over the down-sets between `low` and `high`."""
+    def least(self, node: int, low: int = 0, high: int | None = None, *, late: bool = False) -> Cut:
+        """The least held while the node runs, over the down-sets between `low` and `high`.
+
+        Of several that have it the smallest is given, or with `late` the largest.
+        """
         reach = self.reach
         done = low | reach.ancestors[node]
         later = 1 << node | reach.descendants[node]
@@ -59,7 +62,7 @@ class Cuts:
             later |= self._everything & ~high
         extra = self.problem.extra[node] if self.problem.extra else 0
         saving, lenders = self._savings(node, done, later)
-        options = [self._cut(node, done, later, lender) for lender in lenders or (None,)]
+        options = [self._cut(node, done, later, lender, late) for lender in lenders or (None,)]
         best = min(options, key=lambda cut: cut.bytes)
         return Cut(best.bytes + extra - saving, best.before)
 
@@ -79,7 +82,7 @@ class Cuts:
             return (max(saved), []) if max(sure, default=0) == max(saved) else (0, loans)
         return min(_most(saved, [loan.lender for loan in loans]), _most(saved, [loan.borrower for loan in loans])), []
 
-    def _cut(self, node: int, done: int, later: int, loan: Loan | None) -> Cut:
+    def _cut(self, node: int, done: int, later: int, loan: Loan | None, late: bool) -> Cut:
         here = 1 << node
         network = _Network(self.reach, self.problem, self._everything & ~(done | later))
         held = 0
@@ -98,7 +101,7 @@ class Cuts:
             saved = self.problem.saved(loan)
             held -= saved
             network.storage(saved // self._unit, None, self._ends[loan.lender] & network.free)
-        flow, before = network.solve()
+        flow, before = network.solve(late)
         return Cut(held + flow * self._unit, done | before)
 
 
@@ -144,10 +147,10 @@ class _Network:
             self._edges[self._size - 1, self._index[node]] = _UNCUT
         return self._size - 1
 
-    def solve(self) -> tuple[int, int]:
-        """The least cost, and the smallest down-set that has it."""
+    def solve(self, late: bool) -> tuple[int, int]:
+        """The least cost, and a down-set that has it: the smallest, or the largest."""
         if not self._edges:
-            return 0, 0
+            return 0, self.free if late else 0
         tails, heads = np.array(list(self._edges), np.int32).T
         capacity = np.array(list(self._edges.values()), np.int32)
         graph = csr_array((capacity, (tails, heads)), (self._size, self._size))
@@ -155,8 +158,13 @@ class _Network:
         residual = graph - result.flow
         residual.data = np.maximum(residual.data, 0)
         residual.eliminate_zeros()
-        reached = set(breadth_first_order(residual, _SOURCE, return_predecessors=False).tolist())
-        return int(result.flow_value), bits(node for node, i in self._index.items() if i in reached)
+        if late:
+            reached = breadth_first_order(residual.T.tocsr(), _SINK, return_predecessors=False)
+        else:
+            reached = breadth_first_order(residual, _SOURCE, return_predecessors=False)
+        side = np.full(self._size, late)
+        side[reached] = not late
+        return int(result.flow_value), bits(node for node, i in self._index.items() if side[i])
 
 
 def lower_bound(cuts: Cuts, orders: Collection[Order], deadline: float) -> tuple[int, dict[int, Cut]]:
