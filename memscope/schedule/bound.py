@@ -49,17 +49,22 @@ class Cuts:
         self._loans: list[list[Loan]] = [[] for _ in problem.predecessors]
         for loan in problem.loans:
             self._loans[loan.node].append(loan)
+        self._least: dict[int, Cut] = {}
 
-    def least(self, node: int, low: int = 0, high: int | None = None, *, late: bool = False) -> Cut:
+    def least(self, node: int) -> Cut:
+        """The least held while the node runs, whatever ran before."""
+        if node not in self._least:
+            self._least[node] = self.least_within(node, 0, self._everything)
+        return self._least[node]
+
+    def least_within(self, node: int, low: int, high: int, *, late: bool = False) -> Cut:
         """The least held while the node runs, over the down-sets between `low` and `high`.
 
         Of several that have it the smallest is given, or with `late` the largest.
         """
         reach = self.reach
         done = low | reach.ancestors[node]
-        later = 1 << node | reach.descendants[node]
-        if high is not None:
-            later |= self._everything & ~high
+        later = 1 << node | reach.descendants[node] | self._everything & ~high
         extra = self.problem.extra[node] if self.problem.extra else 0
         saving, lenders = self._savings(node, done, later)
         options = [self._cut(node, done, later, lender, late) for lender in lenders or (None,)]
@@ -167,8 +172,8 @@ class _Network:
         return int(result.flow_value), bits(node for node, i in self._index.items() if side[i])
 
 
-def lower_bound(cuts: Cuts, orders: Collection[Order], deadline: float) -> tuple[int, dict[int, Cut]]:
-    """A lower bound on the peak of any order, and the cuts that were computed, by node.
+def lower_bound(cuts: Cuts, orders: Collection[Order], deadline: float) -> int:
+    """A lower bound on the peak of any order.
 
     Args:
       cuts: of the problem.
@@ -176,13 +181,12 @@ def lower_bound(cuts: Cuts, orders: Collection[Order], deadline: float) -> tuple
       deadline: by `time.monotonic`; the bound is valid when it comes, and the better the later.
     """
     ceiling = [min(bytes_) for bytes_ in zip(*(_by_node(cuts.problem, order) for order in orders), strict=True)]
-    best, found = 0, dict[int, Cut]()
+    best = 0
     for node in sorted(range(cuts.problem.size), key=lambda node: -ceiling[node]):
         if ceiling[node] <= best or time.monotonic() > deadline:
             break
-        found[node] = cuts.least(node)
-        best = max(best, found[node].bytes)
-    return best, found
+        best = max(best, cuts.least(node).bytes)
+    return best
 
 
 def _by_node(problem: OrderProblem, order: Order) -> list[int]:

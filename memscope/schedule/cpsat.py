@@ -7,9 +7,7 @@ import importlib.util
 from typing import Any
 
 WORKERS = 2
-MISSING = (
-    "OR-Tools is not installed, so only heuristics and bounds were used: pip install 'memscope-jax[order]' for the solver."
-)
+MISSING = "OR-Tools is not installed, so only heuristics and bounds were used: pip install 'memscope-jax[order]' for the solver."
 
 
 def available() -> bool:

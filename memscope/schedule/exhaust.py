@@ -64,7 +64,7 @@ def _advance(state: State, limit: int) -> None:
         moved = False
         for node in sorted(state.ready):
             during, change = state.step(node)
-            if change <= 0 and during <= limit:
+            if change <= 0 and during <= limit and not state.spoils_loan(node):
                 state.run(node)
                 moved = True
 

@@ -87,7 +87,7 @@ def bisect(cuts: Cuts, order: Order, target: int, deadline: float, *, late: bool
         first = max(p for p in pins if p <= at)
         last = min(p for p in pins if p > at)
         low = bits(line[:first])
-        cut = cuts.least(line[at], low, low | bits(line[first:last]), late=late)
+        cut = cuts.least_within(line[at], low, low | bits(line[first:last]), late=late)
         if cut.bytes >= best_peak:
             break
         node = line[at]

@@ -9,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from . import cpsat
 
@@ -65,7 +64,9 @@ def place(ranges: Sequence[LiveRange], seconds: float = 5.0, alignment: int = 1)
     """
     for r in ranges:
         if r.end < r.start or r.bytes < 0:
-            raise ValueError(f"{r}: a buffer has a size of at least 0 bytes and lives to the step it starts at or later.")
+            raise ValueError(
+                f"{r}: a buffer has a size of at least 0 bytes and lives to the step it starts at or later."
+            )
     padded = [dataclasses.replace(r, bytes=-(-r.bytes // alignment) * alignment) for r in ranges]
     load = most_alive(padded)
     offsets = min((_best_fit(padded, key) for key in _KEYS), key=lambda o: _total(padded, o))
@@ -101,9 +102,7 @@ def _best_fit(ranges: Sequence[LiveRange], key: Callable[[LiveRange], tuple[int,
     offsets = [0] * len(ranges)
     placed: list[int] = []
     for i in sorted(range(len(ranges)), key=lambda i: key(ranges[i])):
-        taken = sorted(
-            (offsets[j], offsets[j] + ranges[j].bytes) for j in placed if _meet(ranges[i], ranges[j])
-        )
+        taken = sorted((offsets[j], offsets[j] + ranges[j].bytes) for j in placed if _meet(ranges[i], ranges[j]))
         offsets[i] = _hole(taken, ranges[i].bytes)
         placed.append(i)
     return offsets

@@ -27,6 +27,9 @@ class State:
         self._loans: list[list[Loan]] = [[] for _ in problem.predecessors]
         for loan in problem.loans:
             self._loans[loan.node].append(loan)
+        self._borrowers: dict[int, set[int]] = {}
+        for loan in problem.loans:
+            self._borrowers.setdefault(loan.borrower, set()).add(loan.node)
         self._started = [False] * len(problem.storages)
         self._left = [len(s.ends) for s in problem.storages]
         self._waiting = [len(before) for before in problem.predecessors]
@@ -48,6 +51,11 @@ class State:
                 lent |= {loan.lender, loan.borrower}
                 total += self._problem.saved(loan)
         return total
+
+    def spoils_loan(self, node: int) -> bool:
+        """Whether the node starts a storage that might have taken another's place, had another node started it."""
+        fresh = (s for s in self._starting[node] if not self._started[s])
+        return any(not self._borrowers.get(s, set()) <= {node} for s in fresh)
 
     def run(self, node: int) -> int:
         """Runs a ready node; gives the bytes held meanwhile."""

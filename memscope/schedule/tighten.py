@@ -13,66 +13,65 @@ from .bound import Cut, Cuts
 from .problem import OrderProblem
 from .reach import members
 
+Pairs = set[tuple[int, int]]
 
-def tighten(problem: OrderProblem, limit: int, deadline: float, above: float = 0.8) -> OrderProblem | None:
-    """The problem with the precedences that a peak of at most `limit` bytes implies; None if it rules out any order.
+
+def tighten(cuts: Cuts, limit: int, deadline: float, above: float = 0.8) -> Cuts | None:
+    """The problem with the precedences that a peak of at most `limit` bytes implies; None if no order has one.
 
     Args:
+      cuts: of the problem.
       deadline: by `time.monotonic`; what was found by then is given.
       above: looks at nodes that need this fraction of the limit in any case.
     """
-    while True:
-        cuts = Cuts(problem)
-        least = [cuts.least(node) for node in range(problem.size)]
-        if any(cut.bytes > limit for cut in least):
-            return None
-        critical = sorted((n for n, cut in enumerate(least) if cut.bytes >= above * limit), key=lambda n: -least[n].bytes)
-        found: set[tuple[int, int]] = set()
+    nodes = sorted(range(cuts.problem.size), key=lambda node: -cuts.least(node).bytes)
+    critical = [node for node in nodes if cuts.least(node).bytes >= above * limit]
+    quiet = 0  # how many nodes in turn have brought nothing new
+    while quiet < len(critical):
         for node in critical:
-            found |= _around(cuts, node, least[node], limit, deadline)
-            if found and len(found) > problem.size:
-                break
-        if not found:
-            return problem
-        before = [set(nodes) for nodes in problem.predecessors]
-        for earlier, later in found:
-            before[later].add(earlier)
-        problem = dataclasses.replace(problem, predecessors=tuple(tuple(sorted(b)) for b in before))
-        if _cyclic(problem):
-            return None
+            least = cuts.least(node)
+            if least.bytes > limit:
+                return None
+            pairs = _around(cuts, node, least, limit, deadline)
+            quiet = 0 if pairs else quiet + 1
+            if pairs:
+                try:
+                    cuts = Cuts(_with_precedences(cuts.problem, pairs))
+                except ValueError:  # a cycle: both must run before the other
+                    return None
+            if quiet >= len(critical) or time.monotonic() > deadline:
+                return cuts
+    return cuts
 
 
-def _cyclic(problem: OrderProblem) -> bool:
-    try:
-        Cuts(problem)
-    except ValueError:
-        return True
-    return False
+def _with_precedences(problem: OrderProblem, pairs: Pairs) -> OrderProblem:
+    before = [set(nodes) for nodes in problem.predecessors]
+    for earlier, later in pairs:
+        before[later].add(earlier)
+    return dataclasses.replace(problem, predecessors=tuple(tuple(sorted(nodes)) for nodes in before))
 
 
-def _around(cuts: Cuts, node: int, least: Cut, limit: int, deadline: float) -> set[tuple[int, int]]:
+def _around(cuts: Cuts, node: int, least: Cut, limit: int, deadline: float) -> Pairs:
+    """Pairs of the node and another of which one must run before the other."""
     reach = cuts.reach
     everything = (1 << cuts.problem.size) - 1
     free = everything & ~(1 << node | reach.ancestors[node] | reach.descendants[node])
-    found: set[tuple[int, int]] = set()
-    may_before = least.before & free  # known to be possible before the node
-    may_after = free & ~least.before
+    may_before, may_after = least.before & free, free & ~least.before  # known to be possible
+    pairs: Pairs = set()
     for other in members(free):
-        if time.monotonic() > deadline:
-            break
         here = 1 << other
-        if not may_after & here:
-            cut = cuts.least(node, 0, everything & ~(here | reach.descendants[other]), late=True)
-            if cut.bytes > limit:
-                found.add((other, node))
+        for possible, pair, low, high in (
+            (may_after, (other, node), 0, everything & ~(here | reach.descendants[other])),
+            (may_before, (node, other), here | reach.ancestors[other], everything),
+        ):
+            if possible & here:
                 continue
-            may_before |= cut.before & free
-            may_after |= free & ~cut.before
-        if not may_before & here:
-            cut = cuts.least(node, here | reach.ancestors[other])
+            if time.monotonic() > deadline:
+                return pairs
+            cut = cuts.least_within(node, low, high, late=low == 0)
             if cut.bytes > limit:
-                found.add((node, other))
-                continue
-            may_before |= cut.before & free
-            may_after |= free & ~cut.before
-    return found
+                pairs.add(pair)
+            else:
+                may_before |= cut.before & free
+                may_after |= free & ~cut.before
+    return pairs
