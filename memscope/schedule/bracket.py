@@ -23,7 +23,7 @@ DEPTH_FIRST, BISECTED = 20, 4
 CLOSE = 0.002
 """A gap, as a fraction of the peak, that is not worth more time."""
 
-EFFORTS = (0.15, 0.5)
+EFFORTS = (0.4, 1.5)
 """Seconds for one limit: first for all of them, then again for those that stayed open."""
 
 

@@ -7,7 +7,10 @@ import importlib.util
 from typing import Any
 
 WORKERS = 2
-MISSING = "OR-Tools is not installed, so only heuristics and bounds were used: pip install 'memscope-jax[order]' for the solver."
+MISSING = (
+    "OR-Tools is not installed, so only heuristics and bounds were used: "
+    "pip install 'memscope-jax[order]' brings the solver."
+)
 
 
 def available() -> bool:

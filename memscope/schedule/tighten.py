@@ -16,7 +16,7 @@ from .reach import members
 Pairs = set[tuple[int, int]]
 
 
-def tighten(cuts: Cuts, limit: int, deadline: float, above: float = 0.8) -> Cuts | None:
+def tighten(cuts: Cuts, limit: int, deadline: float, above: float = 0.5) -> Cuts | None:
     """The problem with the precedences that a peak of at most `limit` bytes implies; None if no order has one.
 
     Args:
@@ -54,24 +54,19 @@ def _with_precedences(problem: OrderProblem, pairs: Pairs) -> OrderProblem:
 def _around(cuts: Cuts, node: int, least: Cut, limit: int, deadline: float) -> Pairs:
     """Pairs of the node and another of which one must run before the other."""
     reach = cuts.reach
-    everything = (1 << cuts.problem.size) - 1
-    free = everything & ~(1 << node | reach.ancestors[node] | reach.descendants[node])
-    may_before, may_after = least.before & free, free & ~least.before  # known to be possible
+    free = cuts.everything & ~(1 << node | reach.ancestors[node] | reach.descendants[node])
+    may = {True: least.before & free, False: free & ~least.before}  # known to be possible before the node, and after
     pairs: Pairs = set()
     for other in members(free):
-        here = 1 << other
-        for possible, pair, low, high in (
-            (may_after, (other, node), 0, everything & ~(here | reach.descendants[other])),
-            (may_before, (node, other), here | reach.ancestors[other], everything),
-        ):
-            if possible & here:
+        for before in (False, True):
+            if may[before] >> other & 1:
                 continue
             if time.monotonic() > deadline:
                 return pairs
-            cut = cuts.least_within(node, low, high, late=low == 0)
-            if cut.bytes > limit:
-                pairs.add(pair)
+            cut = cuts.least_with(node, other, before=before, limit=limit)
+            if cut is None:
+                pairs.add((node, other) if before else (other, node))
             else:
-                may_before |= cut.before & free
-                may_after |= free & ~cut.before
+                may[True] |= cut.before & free
+                may[False] |= free & ~cut.before
     return pairs
