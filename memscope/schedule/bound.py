@@ -9,26 +9,17 @@ be alive at `v` in any case: that something must be held, though it is open what
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Collection, Iterable, Sequence
 
-import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
-
+from .flow import SINK, SOURCE, UNCUT, Network
 from .problem import Loan, Order, OrderProblem
 from .reach import Reach, bits, members
-
-_SOURCE, _SINK = 0, 1
-_TOTAL = 1 << 29
-"""What all capacities together may come to; SciPy counts flow in 32 bits."""
-_UNCUT = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """The down-set at which a node runs with the least held, as bits, and that many bytes or slightly less."""
+    """The least held while a node runs, in bytes, and the down-set before it that has it, as bits."""
 
     bytes: int
     before: int
@@ -40,66 +31,77 @@ class Cuts:
     def __init__(self, problem: OrderProblem) -> None:
         self.problem = problem
         self.reach = Reach(problem.predecessors)
-        self._everything = (1 << problem.size) - 1
-        sizes = [s.bytes for s in problem.storages]
-        # Rounded down, so that a bound stays a bound; mostly the sizes have a large common divisor and it is exact.
-        self._unit = max(math.gcd(*sizes), 1, -(-2 * sum(sizes) // _TOTAL))
-        self._starts = [bits(s.starts) for s in problem.storages]
-        self._ends = [bits(s.ends) for s in problem.storages]
+        self.everything = (1 << problem.size) - 1
+        self._storages = [(s.bytes, bits(s.starts), bits(s.ends)) for s in problem.storages]
         self._loans: list[list[Loan]] = [[] for _ in problem.predecessors]
         for loan in problem.loans:
             self._loans[loan.node].append(loan)
+        self._least: dict[int, _Least] = {}
 
-    def least(self, node: int, low: int = 0, high: int | None = None) -> Cut:
-        """The least held while the node runs, over the down-sets between `low` and `high`."""
-        reach = self.reach
-        done = low | reach.ancestors[node]
-        later = 1 << node | reach.descendants[node]
-        if high is not None:
-            later |= self._everything & ~high
+    def least(self, node: int) -> Cut:
+        """The least held while the node runs, whatever ran before."""
+        return self._of(node).cut()
+
+    def least_with(self, node: int, other: int, *, before: bool, limit: int = UNCUT) -> Cut | None:
+        """The least held while the node runs, with another that it doesn't depend on run before it, or else after.
+
+        None where that is above the limit.
+        """
+        return self._of(node).forced(other, before, limit)
+
+    def least_within(self, node: int, low: int, high: int, *, late: bool = False) -> Cut:
+        """The least held while the node runs, over the down-sets between `low` and `high`.
+
+        Of several that have it the smallest is given, or with `late` the largest.
+        """
+        return _Least(self._options(node, low, self.everything & ~high)).cut(late=late)
+
+    def _of(self, node: int) -> _Least:
+        if node not in self._least:
+            self._least[node] = _Least(self._options(node, 0, 0))
+        return self._least[node]
+
+    def _options(self, node: int, done: int, later: int) -> list[_Option]:
+        """The ways to take loans at the node, of which the best counts."""
+        done |= self.reach.ancestors[node]
+        later |= self.reach.descendants[node] | 1 << node
+        saving, loans = self._savings(node, done, later)
         extra = self.problem.extra[node] if self.problem.extra else 0
-        saving, lenders = self._savings(node, done, later)
-        options = [self._cut(node, done, later, lender) for lender in lenders or (None,)]
-        best = min(options, key=lambda cut: cut.bytes)
-        return Cut(best.bytes + extra - saving, best.before)
+        options = [self._option(node, done, later, loan) for loan in loans or (None,)]
+        for option in options:
+            option.held += extra - saving
+        return options
 
     def _savings(self, node: int, done: int, later: int) -> tuple[int, list[Loan]]:
         """Bytes that loans at the node may save whatever ran before, or else loans of which one may be taken."""
         here = 1 << node
-        loans = [
-            loan
-            for loan in self._loans[node]
-            if self._ends[loan.lender] & later == here and not self._starts[loan.borrower] & done
-        ]
-        if not loans:
-            return 0, []
+        loans = []
+        for loan in self._loans[node]:
+            ends, starts = self._storages[loan.lender][2], self._storages[loan.borrower][1]
+            if ends & later == here and not starts & done:
+                loans.append(loan)
         saved = [self.problem.saved(loan) for loan in loans]
-        if len({loan.borrower for loan in loans}) == 1:
-            sure = [s for s, loan in zip(saved, loans, strict=True) if not self._ends[loan.lender] & ~(done | here)]
-            return (max(saved), []) if max(sure, default=0) == max(saved) else (0, loans)
-        return min(_most(saved, [loan.lender for loan in loans]), _most(saved, [loan.borrower for loan in loans])), []
+        if len({loan.borrower for loan in loans}) != 1:
+            return min(
+                _most(saved, [loan.lender for loan in loans]), _most(saved, [loan.borrower for loan in loans])
+            ), []
+        sure = [s for s, loan in zip(saved, loans, strict=True) if not self._storages[loan.lender][2] & ~(done | here)]
+        return (max(saved), []) if max(sure, default=0) == max(saved) else (0, loans)
 
-    def _cut(self, node: int, done: int, later: int, loan: Loan | None) -> Cut:
+    def _option(self, node: int, done: int, later: int, loan: Loan | None) -> _Option:
+        option = _Option(self.reach, self.problem, done, self.everything & ~(done | later))
         here = 1 << node
-        network = _Network(self.reach, self.problem, self._everything & ~(done | later))
-        held = 0
-        for storage, size in enumerate(s.bytes for s in self.problem.storages):
-            starts, ends = self._starts[storage], self._ends[storage]
-            started, unended = bool(starts & (done | here)), bool(ends & later)
+        for size, starts, ends in self._storages:
+            started, unended = starts & (done | here), ends & later
             if started and unended:
-                held += size
-            elif (started or starts & network.free) and (unended or ends & network.free):
-                network.storage(
-                    size // self._unit,
-                    None if started else starts & network.free,
-                    None if unended else ends & network.free,
-                )
-        if loan is not None:
+                option.held += size
+            elif (started or starts & option.free) and (unended or ends & option.free):
+                option.hold(size, None if started else starts & option.free, None if unended else ends & option.free)
+        if loan is not None:  # saved if all other users of the lender have run
             saved = self.problem.saved(loan)
-            held -= saved
-            network.storage(saved // self._unit, None, self._ends[loan.lender] & network.free)
-        flow, before = network.solve()
-        return Cut(held + flow * self._unit, done | before)
+            option.held -= saved
+            option.hold(saved, None, self._storages[loan.lender][2] & option.free)
+        return option
 
 
 def _most(saved: Sequence[int], keys: Iterable[int]) -> int:
@@ -109,58 +111,78 @@ def _most(saved: Sequence[int], keys: Iterable[int]) -> int:
     return sum(best.values())
 
 
-class _Network:
-    """A network whose source side, at a minimum cut, is the down-set."""
+class _Option:
+    """A network whose source side, at a minimum cut, is the down-set.
 
-    def __init__(self, reach: Reach, problem: OrderProblem, free: int) -> None:
+    Attributes:
+      held: bytes that are held beside those of the cut.
+      done: what runs before in any case.
+      free: nodes that may run before or after.
+    """
+
+    def __init__(self, reach: Reach, problem: OrderProblem, done: int, free: int) -> None:
+        self.held = 0
+        self.done = done
         self.free = free
-        self._index = {node: i for i, node in enumerate(members(free), 2)}
-        self._size = len(self._index) + 2
-        self._edges: dict[tuple[int, int], int] = {}
-        for node, i in self._index.items():
+        self.index = {node: i for i, node in enumerate(members(free), 2)}
+        self.network = Network(len(self.index) + 2)
+        for node, i in self.index.items():
             for earlier in problem.predecessors[node]:
-                if earlier in self._index:
-                    self._edges[i, self._index[earlier]] = _UNCUT
+                if earlier in self.index:
+                    self.network.add_edge(i, self.index[earlier], UNCUT)
 
-    def storage(self, size: int, starts: int | None, ends: int | None) -> None:
+    def hold(self, size: int, starts: int | None, ends: int | None) -> None:
         """Costs `size` if some start is in the down-set and some end is not; None stands for that being so."""
-        tail = _SOURCE if starts is None else self._any(starts)
-        head = _SINK if ends is None else self._all(ends)
-        self._edges[tail, head] = self._edges.get((tail, head), 0) + size
+        tail = SOURCE if starts is None else self._joint(starts, some=True)
+        head = SINK if ends is None else self._joint(ends, some=False)
+        self.network.add_edge(tail, head, size)
 
-    def _any(self, nodes: int) -> int:
+    def _joint(self, nodes: int, *, some: bool) -> int:
+        """A node that is in the down-set if some, or else all, of the nodes are."""
         if nodes & (nodes - 1) == 0:
-            return self._index[nodes.bit_length() - 1]
-        self._size += 1
+            return self.index[nodes.bit_length() - 1]
+        joint = self.network.add_node()
         for node in members(nodes):
-            self._edges[self._index[node], self._size - 1] = _UNCUT
-        return self._size - 1
+            ends = (self.index[node], joint) if some else (joint, self.index[node])
+            self.network.add_edge(*ends, UNCUT)
+        return joint
 
-    def _all(self, nodes: int) -> int:
-        if nodes & (nodes - 1) == 0:
-            return self._index[nodes.bit_length() - 1]
-        self._size += 1
-        for node in members(nodes):
-            self._edges[self._size - 1, self._index[node]] = _UNCUT
-        return self._size - 1
-
-    def solve(self) -> tuple[int, int]:
-        """The least cost, and the smallest down-set that has it."""
-        if not self._edges:
-            return 0, 0
-        tails, heads = np.array(list(self._edges), np.int32).T
-        capacity = np.array(list(self._edges.values()), np.int32)
-        graph = csr_array((capacity, (tails, heads)), (self._size, self._size))
-        result = maximum_flow(graph, _SOURCE, _SINK)
-        residual = graph - result.flow
-        residual.data = np.maximum(residual.data, 0)
-        residual.eliminate_zeros()
-        reached = set(breadth_first_order(residual, _SOURCE, return_predecessors=False).tolist())
-        return int(result.flow_value), bits(node for node, i in self._index.items() if i in reached)
+    def down_set(self, network: Network, late: bool) -> int:
+        if late:
+            side = network.sink_side()
+            return self.done | bits(node for node, i in self.index.items() if i not in side)
+        side = network.source_side()
+        return self.done | bits(node for node, i in self.index.items() if i in side)
 
 
-def lower_bound(cuts: Cuts, orders: Collection[Order], deadline: float) -> tuple[int, dict[int, Cut]]:
-    """A lower bound on the peak of any order, and the cuts that were computed, by node.
+class _Least:
+    """The least over the ways to take loans at one node."""
+
+    def __init__(self, options: list[_Option]) -> None:
+        self._options = options
+        self._best = min(options, key=lambda option: option.held + option.network.maximise())
+        self._cut: Cut | None = None
+
+    def cut(self, *, late: bool = False) -> Cut:
+        if self._cut is None:
+            best = self._best
+            self._cut = Cut(best.held + best.network.value, best.down_set(best.network, late))
+        return self._cut
+
+    def forced(self, other: int, before: bool, limit: int) -> Cut | None:
+        best: Cut | None = None
+        for option in self._options:
+            if option.held + option.network.value > limit:
+                continue
+            network = option.network.forced(option.index[other], source=before)
+            bytes_ = option.held + network.maximise(limit - option.held)
+            if bytes_ <= limit and (best is None or bytes_ < best.bytes):
+                best = Cut(bytes_, option.down_set(network, late=not before))
+        return best
+
+
+def lower_bound(cuts: Cuts, orders: Collection[Order], deadline: float) -> int:
+    """A lower bound on the peak of any order.
 
     Args:
       cuts: of the problem.
@@ -168,13 +190,12 @@ def lower_bound(cuts: Cuts, orders: Collection[Order], deadline: float) -> tuple
       deadline: by `time.monotonic`; the bound is valid when it comes, and the better the later.
     """
     ceiling = [min(bytes_) for bytes_ in zip(*(_by_node(cuts.problem, order) for order in orders), strict=True)]
-    best, found = 0, dict[int, Cut]()
+    best = 0
     for node in sorted(range(cuts.problem.size), key=lambda node: -ceiling[node]):
         if ceiling[node] <= best or time.monotonic() > deadline:
             break
-        found[node] = cuts.least(node)
-        best = max(best, found[node].bytes)
-    return best, found
+        best = max(best, cuts.least(node).bytes)
+    return best
 
 
 def _by_node(problem: OrderProblem, order: Order) -> list[int]:

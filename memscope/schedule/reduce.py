@@ -116,7 +116,7 @@ class _State:
 
     def take_out(self, node: int) -> set[int]:
         """Takes the node out if its best place is known; gives the nodes for which that may have changed something."""
-        if self._extra[node]:
+        if self._extra[node] or (len(self._before[node]) > 1 and self._ending[node]):
             return set()
         in_place = self._in_place(node)
         if in_place is not None:

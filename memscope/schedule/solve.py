@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 
+from ..sizes import format_bytes
+from . import cpsat
+from .bracket import Bracket
 from .problem import Order, OrderProblem
+from .reach import Reach
+from .reduce import reduce
 
 Progress = Callable[[str], None]
+
+NEGLIGIBLE = 1000
+"""A storage of less than this fraction of the peak is left out of the search (not of the answer's peak)."""
+
+CANDIDATES, NEAR = 8, 0.02
+"""How many orders are handed on, and how far above the best their peaks may be."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,24 +64,33 @@ def solve(
     Raises:
       ValueError: the precedences have a cycle, or a hint is no valid order.
     """
+    deadline = time.monotonic() + seconds
     for hint in hints:
         if not problem.is_order(hint):
             raise ValueError("A hint must run every node once, after its predecessors.")
-    orders = sorted({*map(tuple, hints), _first_ready(problem)}, key=problem.peak)
-    return Solution(orders[0], problem.peak(orders[0]), 0, tuple(orders))
+    orders = {*map(tuple, hints), Reach(problem.predecessors).topological}
+    reduction = reduce(problem, min(map(problem.peak, orders)) // NEGLIGIBLE)
+    bracket = Bracket(reduction.problem, deadline, _reporter(progress))
+    bracket.start([reduction.restrict(order) for order in orders])
+    bracket.narrow()
+    if cpsat.available():
+        bracket.hand_over()
+    orders |= {reduction.expand(order) for order in bracket.best(2 * CANDIDATES)}
+    peaks = {order: problem.peak(order) for order in orders}
+    best = sorted(orders, key=lambda order: (peaks[order], order))
+    near = [order for order in best[:CANDIDATES] if peaks[order] <= (1 + NEAR) * peaks[best[0]]]
+    return Solution(
+        order=best[0],
+        peak_bytes=peaks[best[0]],
+        lower_bound_bytes=min(bracket.lower, peaks[best[0]]),
+        candidates=tuple(near),
+        remark="" if cpsat.available() else cpsat.MISSING,
+    )
 
 
-def _first_ready(problem: OrderProblem) -> Order:
-    waiting = [len(set(before)) for before in problem.predecessors]
-    ready = [node for node, count in enumerate(waiting) if not count]
-    order: list[int] = []
-    while ready:
-        node = ready.pop()
-        order.append(node)
-        for after in set(problem.successors[node]):
-            waiting[after] -= 1
-            if not waiting[after]:
-                ready.append(after)
-    if len(order) < problem.size:
-        raise ValueError("The precedences have a cycle: no order runs every node after its predecessors.")
-    return tuple(order)
+def _reporter(progress: Progress) -> Callable[[int, int], None]:
+    def report(peak: int, lower: int) -> None:
+        gap = f", at most {1 - lower / peak:.1%} above the best there is" if 0 < lower < peak else ""
+        progress(f"an order that needs {format_bytes(peak)}{gap}")
+
+    return report
