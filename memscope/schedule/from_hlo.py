@@ -7,6 +7,7 @@ their caller is the caller's.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,10 @@ from .problem import Loan, Order, OrderProblem, Storage
 _SILENT = frozenset({"parameter", "constant", "get-tuple-element", "tuple", "bitcast"})
 
 
+Group = tuple[Position, ...]
+"""Values that share memory by construction."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class ComputationOrder:
     """A computation, and the problem of its order.
@@ -29,16 +34,17 @@ class ComputationOrder:
     Attributes:
       nodes: the instructions that the problem's nodes stand for, in the order of the schedule they were read from.
       problem: temporaries alone.
-      with_results: the same with the memory of the call's results counted from the time each is written, and one
-        node more at the end that reads them all; None where the computation writes none. Temporaries may lie in
-        that memory until then, so a bound for the temporaries is one for this less `result_bytes`.
+      with_results: the same with the memory of the call's results, as far as temporaries may lie in it until a
+        result is written, counted from then on, and one node more at the end that reads all results; None where
+        there is no such memory. A lower bound for the temporaries is one for this less `host_bytes`.
+      host_bytes: of the temporaries that may lie in results' memory at one time, at the most.
     """
 
     computation: Computation
     nodes: tuple[Instruction, ...]
     problem: OrderProblem
     with_results: OrderProblem | None
-    result_bytes: int
+    host_bytes: int
 
     @property
     def default(self) -> Order:
@@ -108,7 +114,7 @@ class OrderingProblems:
         return _Builder(self, computation, extra).built()
 
     @functools.cached_property
-    def groups(self) -> list[tuple[Position, ...]]:
+    def groups(self) -> list[Group]:
         """The values of the module, in sets of those that share memory by construction."""
         values = [
             (i.id, index)
@@ -131,7 +137,7 @@ class OrderingProblems:
                     touched.setdefault((instruction.id, index), []).append((instruction, True))
         return touched
 
-    def owner(self, group: tuple[Position, ...]) -> Computation:
+    def owner(self, group: Group) -> Computation:
         """The outermost computation that touches the memory of a group."""
         homes = [self._home[i.id] for value in group for i, _ in self.accesses.get(value, ())]
         return min(homes, key=lambda c: len(list(self._callers(c))), default=self.module.entry)
@@ -146,16 +152,21 @@ class OrderingProblems:
             instruction, home = caller, self._home[caller.id]
         return instruction
 
-    def bytes(self, group: tuple[Position, ...]) -> int:
+    def bytes(self, group: Group) -> int:
         """Bytes of the memory of a group."""
         index = group[0][1]
         return self.module.instructions[group[0][0]].shape.at(index).bytes
 
-    def is_result(self, group: tuple[Position, ...]) -> bool:
+    def is_result(self, group: Group) -> bool:
         """Whether the caller finds part of the call's result there."""
         return not self._results.isdisjoint(group)
 
-    def is_argument(self, group: tuple[Position, ...]) -> bool:
+    def is_temporary(self, group: Group) -> bool:
+        """Whether XLA sets the memory aside for as long as the call takes."""
+        constant = any(self.module.instructions[i].opcode == "constant" for i, _ in group)
+        return not (constant or self.is_argument(group) or self.is_result(group))
+
+    def is_argument(self, group: Group) -> bool:
         """Whether the caller hands the memory over."""
         arguments = {p.id for p in self.module.entry.parameters.values()}
         return any(i in arguments for i, _ in group)
@@ -179,24 +190,26 @@ class _Builder:
 
     def built(self) -> ComputationOrder:
         inside = [g for g in self._of.groups if self._is_temporary(g)]
-        results = [g for g in self._of.groups if self._is_result(g)]
+        hosts = self._hosts() if self._computation is self._of.module.entry else {}
         predecessors = self._predecessors()
         problem = self._problem(predecessors, [self._storage(g) for g in inside], inside)
         return ComputationOrder(
             computation=self._computation,
             nodes=self._nodes,
             problem=problem,
-            with_results=self._with_results(predecessors, inside, results) if results else None,
-            result_bytes=sum(map(self._of.bytes, results)),
+            with_results=self._with_results(predecessors, inside, hosts) if hosts else None,
+            host_bytes=sum(hosts.values()),
         )
 
-    def _is_temporary(self, group: tuple[Position, ...]) -> bool:
-        kinds = {self._of.module.instructions[i].opcode for i, _ in group}
-        outside = "constant" in kinds or self._of.is_argument(group) or self._of.is_result(group)
-        return not outside and self._of.owner(group) is self._computation
+    def _is_temporary(self, group: Group) -> bool:
+        return self._of.is_temporary(group) and self._of.owner(group) is self._computation
 
-    def _is_result(self, group: tuple[Position, ...]) -> bool:
-        return self._computation is self._of.module.entry and self._of.is_result(group)
+    def _hosts(self) -> dict[Group, int]:
+        """Bytes of the largest temporary that fits into the memory of each result."""
+        sizes = sorted(self._of.bytes(g) for g in self._of.groups if self._of.is_temporary(g))
+        results = {g: self._of.bytes(g) for g in self._of.groups if self._of.is_result(g)}
+        fitting = {g: sizes[: bisect.bisect_right(sizes, size)][-1:] for g, size in results.items()}
+        return {g: largest[0] for g, largest in fitting.items() if largest and largest[0]}
 
     def _predecessors(self) -> list[set[int]]:
         """What must run before each node: what it reads, and whatever touches memory before it writes over it."""
@@ -213,7 +226,7 @@ class _Builder:
                     predecessors[later].add(earlier)
         return predecessors
 
-    def _accesses(self, group: tuple[Position, ...]) -> list[_Access]:
+    def _accesses(self, group: Group) -> list[_Access]:
         """The nodes that touch the memory of a group, in the order of the schedule; reads first."""
         found = []
         for value in group:
@@ -223,30 +236,28 @@ class _Builder:
                     found.append(_Access(self._number[here.id], writes))
         return sorted(set(found), key=lambda a: (a.node, a.writes))
 
-    def _storage(self, group: tuple[Position, ...], until: tuple[int, ...] = ()) -> Storage:
+    def _storage(self, group: Group, until: tuple[int, ...] = (), size: int | None = None) -> Storage:
         accesses = self._accesses(group)
         writers = tuple(dict.fromkeys(a.node for a in accesses if a.writes))
         readers = tuple(dict.fromkeys(a.node for a in accesses if not a.writes))
-        return Storage(self._of.bytes(group), writers, readers + until)
+        return Storage(self._of.bytes(group) if size is None else size, writers, readers + until)
 
     def _with_results(
-        self, predecessors: list[set[int]], inside: list[tuple[Position, ...]], results: list[tuple[Position, ...]]
+        self, predecessors: list[set[int]], inside: list[Group], hosts: Mapping[Group, int]
     ) -> OrderProblem:
         """The problem with results held until a last node; a donated argument until it is read for the last time."""
         end = len(self._nodes)
         storages, groups = [self._storage(g) for g in inside], list(inside)
-        for group in results:
+        for group, size in hosts.items():
             given = tuple(v for v in group if self._of.is_argument((v,)))
             made = tuple(v for v in group if v not in given)
             for part, until in ((given, ()), (made, (end,))):
                 if part:
-                    storages.append(self._storage(part, until))
+                    storages.append(self._storage(part, until, size))
                     groups.append(part)
         return self._problem([*predecessors, set(range(end))], storages, groups)
 
-    def _problem(
-        self, predecessors: list[set[int]], storages: list[Storage], groups: list[tuple[Position, ...]]
-    ) -> OrderProblem:
+    def _problem(self, predecessors: list[set[int]], storages: list[Storage], groups: list[Group]) -> OrderProblem:
         alone = {group[0]: k for k, group in enumerate(groups) if len(group) == 1}
         loans = [
             Loan(number, alone[operand], alone[result])

@@ -24,7 +24,7 @@ from .search import Found, Progress, find_order
 
 RESERVED = ("target", "seconds", "static_argnums", "static_argnames", "donate_argnums", "progress")
 
-CERTAIN = 1e-3
+CERTAIN = 2e-3
 """The gap, as a fraction of the peak, that small buffers and alignment leave where an order can't be bettered."""
 
 
@@ -60,7 +60,7 @@ class Schedule:
 
     @property
     def optimal(self) -> bool:
-        """Whether it is proved that no order needs less, to a thousandth of the peak."""
+        """Whether it is proved that no order needs less, to 0.2% of the peak."""
         return self.gap <= CERTAIN
 
     @property
@@ -88,12 +88,12 @@ class Schedule:
     @functools.cached_property
     def profile(self) -> Profile:
         """Where the memory goes in this order."""
-        return profile_compiled(self.program, self.compiled, target=self.target)
+        return profile_compiled(self.program.as_traced, self.compiled, target=self.target)
 
     @functools.cached_property
     def original_profile(self) -> Profile:
         """Where the memory goes in XLA's own order."""
-        return profile_compiled(self.program, self.found.default.compiled, target=self.target)
+        return profile_compiled(self.program.as_traced, self.found.default.compiled, target=self.target)
 
     def to_html(self) -> str:
         """A page of its own: no scripts and nothing to load."""
@@ -158,7 +158,7 @@ def schedule(
         platform=place.platform,
     )
     static = static_values(args, kwargs, static_argnums, static_argnames, fn)
-    found = find_order(program, Build.PLAIN, place, seconds, progress or (lambda line: None))
+    found = find_order(program.as_traced, Build.PLAIN, place, seconds, progress or (lambda line: None))
     return _schedule(Signature(fn, program, len(args), static), place, found)
 
 

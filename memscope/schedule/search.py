@@ -28,8 +28,8 @@ DEFAULT, MEMORY, OURS = "XLA's default", "XLA's memory-optimised scheduler", "me
 CONFIRMATIONS = 2
 """How many orders are compiled: those of equal peak differ in how XLA packs them, by a little less than predicted."""
 
-RESULTS_MATTER = 0.01
-"""The share of a computation's peak that its results have to take for temporaries in their memory to be thought of."""
+HOSTS_MATTER = 0.002
+"""The share of its peak that a computation may save by temporaries in results' memory, for that to be thought of."""
 
 WORTH = 0.001
 """By what share of the temporaries an order has to promise less than XLA's own to be compiled."""
@@ -175,7 +175,7 @@ class _Orders:
             solution = solve(problem, seconds, [_of_size(hint, problem.size) for hint in hints], self._progress)
             orders += [_of_size(order, len(computation.nodes)) for order in solution.candidates]
             self.remark = self.remark or solution.remark
-        bound = solution.lower_bound_bytes - computation.result_bytes - self._inner_slack(computation)
+        bound = solution.lower_bound_bytes - computation.host_bytes - self._inner_slack(computation)
         held = computation.problem.peak(orders[0])
         self._held[computation.computation.id] = held
         self._slack[computation.computation.id] = held - max(0, bound)
@@ -192,7 +192,7 @@ class _Orders:
         return list(dict.fromkeys(hints))
 
     def _hosts_matter(self, computation: ComputationOrder) -> bool:
-        return computation.result_bytes > RESULTS_MATTER * computation.problem.peak(computation.default)
+        return computation.host_bytes > HOSTS_MATTER * computation.problem.peak(computation.default)
 
     def _inner_slack(self, computation: ComputationOrder) -> int:
         return max((self._slack.get(c, 0) for node in computation.nodes for c in node.called), default=0)
