@@ -96,6 +96,15 @@ class OrderProblem:
                 after[earlier].append(node)
         return tuple(map(tuple, after))
 
+    def reversed(self) -> OrderProblem:
+        """The same problem with time running backwards: its orders are the orders of this one, reversed."""
+        return OrderProblem(
+            predecessors=self.successors,
+            storages=tuple(Lifetime(s.bytes, starts=s.ends, ends=s.starts) for s in self.storages),
+            loans=tuple(Loan(loan.node, lender=loan.borrower, borrower=loan.lender) for loan in self.loans),
+            extra=self.extra,
+        )
+
     def is_order(self, order: Sequence[int]) -> bool:
         """Whether every node runs once, after its predecessors."""
         time = {node: t for t, node in enumerate(order)}
