@@ -74,7 +74,7 @@ class OrderProblem:
     Attributes:
       predecessors: for each node, those that must run before it.
       storages: what is held, in bytes.
-      loans: for each node in order of preference; a storage lends once and borrows once.
+      loans: for each node in order of preference, those that save more first; a storage lends once and borrows once.
       extra: for each node, bytes that it needs only while it runs, as those inside a loop's body.
     """
 
@@ -132,6 +132,11 @@ class OrderProblem:
         """The most bytes in use at once."""
         return max(self.held(order), default=0)
 
+    @functools.cached_property
+    def ranked_loans(self) -> tuple[Loan, ...]:
+        """The loans, each taken if it may be when its turn comes."""
+        return tuple(sorted(self.loans, key=self.saved, reverse=True))
+
     def saved(self, loan: Loan) -> int:
         """Bytes that a loan saves while its node runs."""
         return min(self.storages[loan.lender].bytes, self.storages[loan.borrower].bytes)
@@ -140,7 +145,7 @@ class OrderProblem:
         taken: list[Loan] = []
         lent: set[int] = set()
         borrowed: set[int] = set()
-        for loan in self.loans:
+        for loan in self.ranked_loans:
             now = time[loan.node]
             fits = spans[loan.lender][1] == now == spans[loan.borrower][0]
             if fits and loan.lender not in lent and loan.borrower not in borrowed:

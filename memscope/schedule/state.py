@@ -38,7 +38,7 @@ class State:
                 self._freed[self._last[index]] += storage.bytes
         self._loans: list[list[Loan]] = [[] for _ in problem.predecessors]
         self._borrowers: dict[int, set[int]] = {}
-        for loan in problem.loans:
+        for loan in problem.ranked_loans:
             self._loans[loan.node].append(loan)
             self._borrowers.setdefault(loan.borrower, set()).add(loan.node)
         self._undo: list[tuple[int, list[int]]] = []
