@@ -1,6 +1,6 @@
 """Where buffers lie: offsets that need the least memory for given live ranges.
 
-The location half of OLLA (arXiv 2210.12924, section 3.3): buffers are rectangles of time by address, two of them alive
+The location half of OLLA (arXiv 2210.12924, sections 2.3 and 3): buffers are rectangles of time by address, two of them alive
 at once must not overlap in address, and the highest address in use is the least.
 """
 

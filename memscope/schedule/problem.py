@@ -1,7 +1,7 @@
 """Minimum-peak ordering as a problem of its own: nodes, what must run before what, and memory that is held meanwhile.
 
 It knows nothing of HLO: one computation's instructions become one problem, and an order of nodes is the answer. This is
-the lifetime half of OLLA (arXiv 2210.12924, section 3.2), with the sharing of memory that XLA does.
+the lifetime half of OLLA (arXiv 2210.12924, sections 2.2 and 3), with the sharing of memory that XLA does.
 """
 
 from __future__ import annotations
