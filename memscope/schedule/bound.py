@@ -100,7 +100,9 @@ class Cuts:
         if loan is not None:  # saved if all other users of the lender have run
             saved = self.problem.saved(loan)
             option.held -= saved
-            option.hold(saved, None, self._storages[loan.lender][2] & option.free)
+            others = self._storages[loan.lender][2] & option.free
+            if others:
+                option.hold(saved, None, others)
         return option
 
 

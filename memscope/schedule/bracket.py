@@ -23,8 +23,14 @@ DEPTH_FIRST, BISECTED = 20, 4
 CLOSE = 0.002
 """A gap, as a fraction of the peak, that is not worth more time."""
 
+COARSE = 0.01
+"""A gap below which limits that did not tell at first are left for a greater effort."""
+
 EFFORTS = (0.4, 1.5)
 """Seconds for one limit: first for all of them, then again for those that stayed open."""
+
+SOLVER_SHARE = 0.8
+"""The part of the time left that the solver gets."""
 
 
 class Bracket:
@@ -34,9 +40,9 @@ class Bracket:
       lower: no order needs fewer bytes; proved.
     """
 
-    def __init__(self, problem: OrderProblem, deadline: float, found: Callable[[int, int], None]) -> None:
+    def __init__(self, problem: OrderProblem, lower: int, deadline: float, found: Callable[[int, int], None]) -> None:
         self.problem = problem
-        self.lower = 0
+        self.lower = lower
         self._deadline = deadline
         self._found = found
         self._cuts = Cuts(problem)
@@ -78,61 +84,79 @@ class Bracket:
         orders += [greedy(self.problem, score) for score in (lambda d, c: (c, d), lambda d, c: (d, c))]
         for order in orders:
             self.offer(order)
-        self.lower = lower_bound(self._cuts, self._pool, self._deadline)
+        self.lower = max(self.lower, lower_bound(self._cuts, self._pool, self._deadline))
         for order in self.best(BISECTED):
             for late in (False, True):
                 if self.is_open():
                     self.offer(bisect(self._cuts, order, self.lower, self._deadline, late=late))
 
     def narrow(self) -> None:
-        """Tries limits between the bound and the peak, each time with more effort."""
+        """Tries limits between the bound and the peak, with more effort where less didn't tell."""
         for effort in EFFORTS:
-            if self.is_open() and not self._within(self.lower, effort):
-                self._bisect_limits(effort)
+            if self.is_open():
+                self._within(self.lower, effort)
+            doubtful = self._from_above(effort)
+            while self.is_open() and doubtful - self.lower > COARSE * doubtful:
+                limit = (self.lower + doubtful) // 2
+                if self._within(limit, effort):
+                    doubtful = self._from_above(effort)
+                elif self.lower <= limit:
+                    doubtful = limit
 
-    def _bisect_limits(self, effort: float) -> None:
-        doubtful: tuple[int, int] | None = None  # the lowest and the highest limit that stayed open
-        above = True
+    def _from_above(self, effort: float) -> int:
+        """Tries limits just below the peak while that brings better orders; gives the one that did not tell."""
         while self.is_open():
-            low, high = doubtful or (self.peak, self.lower)
-            gaps = {False: low - self.lower, True: self.peak - high}
-            above = not above if gaps[not above] > CLOSE * self.peak else above
-            if gaps[above] <= CLOSE * self.peak:
-                break
-            limit = (high + self.peak if above else self.lower + low) // 2
-            if self._within(limit, effort) is None:
-                doubtful = min(low, limit), max(high, limit)
+            limit = int(self.peak * (1 - CLOSE))
+            within = self._within(limit, effort)
+            if within is None:
+                return limit
+            if within and self.is_open():
+                self._within((self.lower + self.peak) // 2, effort)
+        return self.peak
 
     def _within(self, limit: int, effort: float) -> bool | None:
-        """Whether an order stays within the limit; None where the effort didn't tell."""
-        tight = tighten(self._cuts, limit, min(self._deadline, time.monotonic() + effort))
+        """Whether an order stays within the limit; None where the effort, in seconds for each step, didn't tell."""
+        tight = tighten(self._cuts, limit, self._until(effort))
         if tight is None:
             self._raise(limit)
             return False
-        rest = reduce(tight.problem)
-        guide = rest.restrict(self.order)
-        attempt = order_within(rest.problem, limit, guide, min(self._deadline, time.monotonic() + effort))
-        if attempt.order is not None:
-            order = rest.expand(attempt.order)
-            self.offer(order)
-            self.offer(bisect(self._cuts, order, self.lower, min(self._deadline, time.monotonic() + effort)))
-            return True
-        if attempt.complete:
-            self._raise(limit)
-            return False
+        for problem, turn in ((tight.problem, _same), (tight.problem.reversed(), _backwards)):
+            rest = reduce(problem)
+            guide = rest.restrict(turn(self.order))
+            attempt = order_within(rest.problem, limit, guide, self._until(effort))
+            if attempt.order is not None:
+                order = turn(rest.expand(attempt.order))
+                self.offer(order)
+                self.offer(bisect(self._cuts, order, self.lower, self._until(effort)))
+                return True
+            if attempt.complete:
+                self._raise(limit)
+                return False
         return None
 
+    def _until(self, seconds: float) -> float:
+        return min(self._deadline, time.monotonic() + seconds)
+
     def hand_over(self) -> None:
-        """Lets the solver have the rest of the time."""
-        if not self.is_open():
+        """Lets the solver have most of the time that is left, where the gap is worth it."""
+        if not self.is_open(COARSE):
             return
-        tight = tighten(self._cuts, self.peak - self._unit, self._deadline)
+        deadline = time.monotonic() + SOLVER_SHARE * (self._deadline - time.monotonic())
+        tight = tighten(self._cuts, self.peak - self._unit, deadline)
         if tight is None:
             self._raise(self.peak - self._unit)
             return
         answer = solver.improve(
-            tight.problem, self.order, self.lower, self._deadline, lambda peak: self._found(peak, self.lower)
+            tight.problem, self.order, self.lower, deadline, lambda peak: self._found(peak, self.lower)
         )
         self.lower = max(self.lower, min(answer.lower_bound, self.peak))
         if answer.order is not None:
             self.offer(answer.order)
+
+
+def _same(order: Order) -> Order:
+    return order
+
+
+def _backwards(order: Order) -> Order:
+    return order[::-1]

@@ -9,6 +9,7 @@ leaves little to choose.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 
 from .problem import Order, OrderProblem
@@ -35,26 +36,39 @@ def order_within(problem: OrderProblem, limit: int, guide: Order, deadline: floa
     """
     rank = {node: i for i, node in enumerate(guide)}
     state = State(problem)
-    failed: set[int] = set()
+    entered: set[int] = set()
+    expanded: set[int] = set()
     branches: list[tuple[int, list[int]]] = []  # how many nodes had run, and what else may run then
-    while True:
+    for count in itertools.count():
         _advance(state, limit)
         if len(state.order) == problem.size:
             return Attempt(tuple(state.order), True)
-        choices = [] if state.done in failed else _choices(state, limit, rank)
-        if state.done not in failed:
-            failed.add(state.done)
+        choices = [] if state.done in expanded else _choices(state, limit, rank)
+        expanded.add(state.done)
         branches.append((len(state.order), choices))
-        while branches and not branches[-1][1]:
-            branches.pop()
-        if not branches:
+        node = _next(state, branches, entered, expanded)
+        if node is None:
             return Attempt(None, True)
+        state.run(node)
+        entered.add(state.done)
+        if len(expanded) > states or (count % _CHECKED_EVERY == 0 and time.monotonic() > deadline):
+            return Attempt(None, False)
+    raise AssertionError("the count has no end")
+
+
+def _next(state: State, branches: list[tuple[int, list[int]]], entered: set[int], expanded: set[int]) -> int | None:
+    """The node to run next, after going back as far as needed; None where everything was tried."""
+    while branches:
         depth, choices = branches[-1]
         while len(state.order) > depth:
             state.back()
-        state.run(choices.pop())
-        if len(failed) >= states or (len(failed) % _CHECKED_EVERY == 0 and time.monotonic() > deadline):
-            return Attempt(None, False)
+        while choices:
+            node = choices.pop()
+            then = state.done | 1 << node
+            if then not in entered and then not in expanded:
+                return node
+        branches.pop()
+    return None
 
 
 def _advance(state: State, limit: int) -> None:

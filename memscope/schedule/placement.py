@@ -1,6 +1,6 @@
 """Where buffers lie: offsets that need the least memory for given live ranges.
 
-The location half of OLLA (arXiv 2210.12924, section 3.3): buffers are rectangles of time by address, two of them alive
+The location half of OLLA (arXiv 2210.12924, sections 2.3 and 3): buffers are rectangles of time by address, two of them alive
 at once must not overlap in address, and the highest address in use is the least.
 """
 
@@ -129,14 +129,15 @@ def _solve(ranges: Sequence[LiveRange], offsets: Sequence[int], load: int, secon
     model = cp_model.CpModel()
     total = model.new_int_var(load // unit, limit, "total")
     places = [model.new_int_var(0, limit - r.bytes // unit, "") for r in ranges]
-    times = [model.new_fixed_size_interval_var(r.start, r.end + 1 - r.start, "") for r in ranges]
-    addresses = [
-        model.new_fixed_size_interval_var(place, r.bytes // unit, "") for r, place in zip(ranges, places, strict=True)
-    ]
-    model.add_no_overlap_2d(times, addresses)
+    solid = [(r, place) for r, place in zip(ranges, places, strict=True) if r.bytes]
+    model.add_no_overlap_2d(
+        [model.new_fixed_size_interval_var(r.start, r.end + 1 - r.start, "") for r, _ in solid],
+        [model.new_fixed_size_interval_var(place, r.bytes // unit, "") for r, place in solid],
+    )
     for r, offset, place in zip(ranges, offsets, places, strict=True):
         model.add(place + r.bytes // unit <= total)
         model.add_hint(place, offset // unit)
+    model.add_hint(total, limit)
     model.minimize(total)
     status, solver = cpsat.run(cp_model, model, seconds)
     bound = max(load, math.ceil(solver.best_objective_bound - 1e-6) * unit)

@@ -1,7 +1,7 @@
 """Minimum-peak ordering as a problem of its own: nodes, what must run before what, and memory that is held meanwhile.
 
 It knows nothing of HLO: one computation's instructions become one problem, and an order of nodes is the answer. This is
-the lifetime half of OLLA (arXiv 2210.12924, section 3.2), with the sharing of memory that XLA does.
+the lifetime half of OLLA (arXiv 2210.12924, sections 2.2 and 3), with the sharing of memory that XLA does.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class OrderProblem:
     Attributes:
       predecessors: for each node, those that must run before it.
       storages: what is held, in bytes.
-      loans: for each node in order of preference; a storage lends once and borrows once.
+      loans: for each node in order of preference, those that save more first; a storage lends once and borrows once.
       extra: for each node, bytes that it needs only while it runs, as those inside a loop's body.
     """
 
@@ -95,6 +95,15 @@ class OrderProblem:
             for earlier in before:
                 after[earlier].append(node)
         return tuple(map(tuple, after))
+
+    def reversed(self) -> OrderProblem:
+        """The same problem with time running backwards: its orders are the orders of this one, reversed."""
+        return OrderProblem(
+            predecessors=self.successors,
+            storages=tuple(Lifetime(s.bytes, starts=s.ends, ends=s.starts) for s in self.storages),
+            loans=tuple(Loan(loan.node, lender=loan.borrower, borrower=loan.lender) for loan in self.loans),
+            extra=self.extra,
+        )
 
     def is_order(self, order: Sequence[int]) -> bool:
         """Whether every node runs once, after its predecessors."""
@@ -123,6 +132,11 @@ class OrderProblem:
         """The most bytes in use at once."""
         return max(self.held(order), default=0)
 
+    @functools.cached_property
+    def ranked_loans(self) -> tuple[Loan, ...]:
+        """The loans, each taken if it may be when its turn comes."""
+        return tuple(sorted(self.loans, key=self.saved, reverse=True))
+
     def saved(self, loan: Loan) -> int:
         """Bytes that a loan saves while its node runs."""
         return min(self.storages[loan.lender].bytes, self.storages[loan.borrower].bytes)
@@ -131,7 +145,7 @@ class OrderProblem:
         taken: list[Loan] = []
         lent: set[int] = set()
         borrowed: set[int] = set()
-        for loan in self.loans:
+        for loan in self.ranked_loans:
             now = time[loan.node]
             fits = spans[loan.lender][1] == now == spans[loan.borrower][0]
             if fits and loan.lender not in lent and loan.borrower not in borrowed:

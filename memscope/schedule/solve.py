@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ..sizes import format_bytes
 from . import cpsat
@@ -15,8 +15,11 @@ from .reduce import reduce
 
 Progress = Callable[[str], None]
 
-NEGLIGIBLE = 1000
-"""A storage of less than this fraction of the peak is left out of the search (not of the answer's peak)."""
+NEGLIGIBLE = (1e-3, 3e-5)
+"""Storages below these fractions of the peak are left out of the search, first more of them, then fewer.
+
+They count in the answer's peak; a bound without them is a bound.
+"""
 
 CANDIDATES, NEAR = 8, 0.02
 """How many orders are handed on, and how far above the best their peaks may be."""
@@ -68,24 +71,33 @@ def solve(
     for hint in hints:
         if not problem.is_order(hint):
             raise ValueError("A hint must run every node once, after its predecessors.")
-    orders = {*map(tuple, hints), Reach(problem.predecessors).topological}
-    reduction = reduce(problem, min(map(problem.peak, orders)) // NEGLIGIBLE)
-    bracket = Bracket(reduction.problem, deadline, _reporter(progress))
-    bracket.start([reduction.restrict(order) for order in orders])
-    bracket.narrow()
-    if cpsat.available():
-        bracket.hand_over()
-    orders |= {reduction.expand(order) for order in bracket.best(2 * CANDIDATES)}
-    peaks = {order: problem.peak(order) for order in orders}
-    best = sorted(orders, key=lambda order: (peaks[order], order))
-    near = [order for order in best[:CANDIDATES] if peaks[order] <= (1 + NEAR) * peaks[best[0]]]
+    peaks = {order: problem.peak(order) for order in (*map(tuple, hints), Reach(problem.predecessors).topological)}
+    lower = 0
+    for fraction in NEGLIGIBLE:
+        reduction = reduce(problem, int(fraction * min(peaks.values())))
+        bracket = Bracket(reduction.problem, lower, deadline, _reporter(progress))
+        bracket.start([reduction.restrict(order) for order in _best(peaks, CANDIDATES)])
+        bracket.narrow()
+        if cpsat.available():
+            bracket.hand_over()
+        lower = bracket.lower
+        for order in map(reduction.expand, bracket.best(CANDIDATES)):
+            peaks[order] = problem.peak(order)
+        if time.monotonic() > deadline or min(peaks.values()) <= lower:
+            break
+    best = _best(peaks, CANDIDATES)
+    peak = peaks[best[0]]
     return Solution(
         order=best[0],
-        peak_bytes=peaks[best[0]],
-        lower_bound_bytes=min(bracket.lower, peaks[best[0]]),
-        candidates=tuple(near),
+        peak_bytes=peak,
+        lower_bound_bytes=min(lower, peak),
+        candidates=tuple(order for order in best if peaks[order] <= (1 + NEAR) * peak),
         remark="" if cpsat.available() else cpsat.MISSING,
     )
+
+
+def _best(peaks: Mapping[Order, int], count: int) -> list[Order]:
+    return sorted(peaks, key=lambda order: (peaks[order], order))[:count]
 
 
 def _reporter(progress: Progress) -> Callable[[int, int], None]:

@@ -1,7 +1,7 @@
 """The ordering problem as a constraint program, for OR-Tools' CP-SAT.
 
-The variables are those of OLLA (arXiv 2210.12924, section 3.2) in the form that constraint programming likes: instead
-of one binary per tensor and time step, a node has a time, and a storage is an interval that a cumulative resource holds.
+The variables are those of OLLA (arXiv 2210.12924, section 3) in the form that constraint programming likes: instead
+of a binary for each tensor and time step, a node has a time, and a storage is an interval that a cumulative holds.
 `docs/ordering.md` walks through it.
 """
 

@@ -19,28 +19,37 @@ class State:
         self.held = 0
         self.done = 0
         self.order: list[int] = []
-        self._undo: list[tuple[int, list[int]]] = []
         self._problem = problem
         self._bytes = [s.bytes for s in problem.storages]
         self._extra = problem.extra or (0,) * problem.size
-        self._starting, self._ending = touched(problem)
-        self._loans: list[list[Loan]] = [[] for _ in problem.predecessors]
-        for loan in problem.loans:
-            self._loans[loan.node].append(loan)
-        self._borrowers: dict[int, set[int]] = {}
-        for loan in problem.loans:
-            self._borrowers.setdefault(loan.borrower, set()).add(loan.node)
+        self._starting: list[list[int]] = [[] for _ in problem.predecessors]
+        self._ending: list[list[int]] = [[] for _ in problem.predecessors]
+        self._new, self._freed = [0] * problem.size, [0] * problem.size  # bytes, were a node to run now
         self._started = [False] * len(problem.storages)
         self._left = [len(s.ends) for s in problem.storages]
+        self._last = [sum(s.ends) for s in problem.storages]  # of the ends left: where only one is, it is that one
+        for index, storage in enumerate(problem.storages):
+            for node in storage.starts:
+                self._starting[node].append(index)
+                self._new[node] += storage.bytes
+            for node in storage.ends:
+                self._ending[node].append(index)
+            if len(storage.ends) == 1:
+                self._freed[self._last[index]] += storage.bytes
+        self._loans: list[list[Loan]] = [[] for _ in problem.predecessors]
+        self._borrowers: dict[int, set[int]] = {}
+        for loan in problem.ranked_loans:
+            self._loans[loan.node].append(loan)
+            self._borrowers.setdefault(loan.borrower, set()).add(loan.node)
+        self._undo: list[tuple[int, list[int]]] = []
         self._waiting = [len(before) for before in problem.predecessors]
         self.ready = {node for node, count in enumerate(self._waiting) if not count}
 
     def step(self, node: int) -> tuple[int, int]:
         """Bytes held while a ready node runs, and the change of what is held after it."""
-        new = sum(self._bytes[s] for s in self._starting[node] if not self._started[s])
-        freed = sum(self._bytes[s] for s in self._ending[node] if self._left[s] == 1)
+        new = self._new[node]
         saved = self._saved(node) if self._loans[node] else 0
-        return self.held + new + self._extra[node] - saved, new - freed
+        return self.held + new + self._extra[node] - saved, new - self._freed[node]
 
     def _saved(self, node: int) -> int:
         lent: set[int] = set()
@@ -54,17 +63,20 @@ class State:
 
     def spoils_loan(self, node: int) -> bool:
         """Whether the node starts a storage that might have taken another's place, had another node started it."""
-        fresh = (s for s in self._starting[node] if not self._started[s])
-        return any(not self._borrowers.get(s, set()) <= {node} for s in fresh)
+        return any(
+            not self._started[s] and s in self._borrowers and self._borrowers[s] != {node} for s in self._starting[node]
+        )
 
-    def run(self, node: int) -> int:
-        """Runs a ready node; gives the bytes held meanwhile."""
-        during, change = self.step(node)
+    def run(self, node: int) -> None:
+        """Runs a ready node."""
+        change = self._new[node] - self._freed[node]
         fresh = [s for s in self._starting[node] if not self._started[s]]
-        for storage in fresh:
-            self._started[storage] = True
-        for storage in self._ending[node]:
-            self._left[storage] -= 1
+        self._start(fresh, True)
+        for s in self._ending[node]:
+            self._left[s] -= 1
+            self._last[s] -= node
+            if self._left[s] == 1:
+                self._freed[self._last[s]] += self._bytes[s]
         for later in self._problem.successors[node]:
             self._waiting[later] -= 1
             if not self._waiting[later]:
@@ -74,16 +86,17 @@ class State:
         self.order.append(node)
         self.ready.discard(node)
         self._undo.append((change, fresh))
-        return during
 
-    def back(self) -> int:
-        """Takes the last node back, and gives it."""
+    def back(self) -> None:
+        """Takes the last node back."""
         node = self.order.pop()
         change, fresh = self._undo.pop()
-        for storage in fresh:
-            self._started[storage] = False
-        for storage in self._ending[node]:
-            self._left[storage] += 1
+        self._start(fresh, False)
+        for s in self._ending[node]:
+            if self._left[s] == 1:
+                self._freed[self._last[s]] -= self._bytes[s]
+            self._left[s] += 1
+            self._last[s] += node
         for later in self._problem.successors[node]:
             if not self._waiting[later]:
                 self.ready.discard(later)
@@ -91,16 +104,10 @@ class State:
         self.held -= change
         self.done ^= 1 << node
         self.ready.add(node)
-        return node
 
-
-def touched(problem: OrderProblem) -> tuple[list[list[int]], list[list[int]]]:
-    """For each node, the storages among whose starts it is, and those among whose ends."""
-    starting: list[list[int]] = [[] for _ in problem.predecessors]
-    ending: list[list[int]] = [[] for _ in problem.predecessors]
-    for index, storage in enumerate(problem.storages):
-        for node in storage.starts:
-            starting[node].append(index)
-        for node in storage.ends:
-            ending[node].append(index)
-    return starting, ending
+    def _start(self, storages: list[int], started: bool) -> None:
+        for s in storages:
+            self._started[s] = started
+            size = -self._bytes[s] if started else self._bytes[s]
+            for node in self._problem.storages[s].starts:
+                self._new[node] += size
