@@ -95,6 +95,12 @@ class Schedule:
         """Where the memory goes in XLA's own order."""
         return profile_compiled(self.program.as_traced, self.found.default.compiled, target=self.target)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The figures and the order as numbers, strings and lists, for JSON."""
+        names = ("peak_bytes", "default_peak_bytes", "lower_bound_bytes", "gap", "optimal", "temp_bytes")
+        figures = {name: getattr(self, name) for name in (*names, "default_temp_bytes", "hidden_bytes", "seconds")}
+        return {"name": self.program.name, "target": self.target.name, **figures, "order": list(self.order)}
+
     def to_html(self) -> str:
         """A page of its own: no scripts and nothing to load."""
         return schedule_page(self)
