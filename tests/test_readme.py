@@ -22,7 +22,7 @@ def test_the_python_examples_run(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    first, then = (
+    first, then, last = (
         text.replace("4_000", "400").replace("100_000", "10_000").replace("200MiB", "8MiB") for text in blocks("python")
     )
     names: dict[str, object] = {}
@@ -31,12 +31,13 @@ def test_the_python_examples_run(
     rng = np.random.default_rng(0)
     names["queries"], names["points"] = (rng.normal(size=(n, 32)).astype(np.float32) for n in (400, 10_000))
     exec(then, names)
+    exec(last, names)
     assert (tmp_path / "nearest_safe.py").exists()
 
 
 def test_the_shell_examples_run(knn_file: pathlib.Path) -> None:
     commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("memscope ")]
-    assert len(commands) == 2
+    assert len(commands) == 3
     for command in commands:
         small = command.replace("4000,32", "400,16").replace("100000,32", "3000,16").replace("200MiB", "8MiB")
         assert main([*shlex.split(small)[1:], "--quiet"]) == 0

@@ -215,6 +215,15 @@ def test_arguments_are_checked() -> None:
         found.fn(X[:10])
 
 
+def test_placement_is_xlas_beside_the_best() -> None:
+    found = scheduled("inception")
+    placement = found.placement
+    assert placement.xla_bytes == found.temp_bytes
+    assert placement.bound_bytes <= placement.best_bytes <= placement.xla_bytes
+    assert placement.live_bytes <= placement.best_bytes
+    assert placement.xla_gaps >= placement.best_gaps >= 0
+
+
 def test_report_says_how_good_the_order_is() -> None:
     found = scheduled("branches")
     text = str(found)

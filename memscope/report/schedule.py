@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def schedule_text(schedule: Schedule) -> str:
     """The peak before and after, how far from the best it may be, and the bytes in use over both orders."""
-    return "\n".join([*_account(schedule), "", *_orders(schedule), "", *_timelines(schedule)])
+    blocks = [_account(schedule), _orders(schedule), _placement(schedule), _timelines(schedule)]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
 def verdict(schedule: Schedule) -> str:
@@ -52,6 +53,18 @@ def _orders(schedule: Schedule) -> list[str]:
         mark = "*" if each is schedule.found.best else " "
         lines.append(f"{mark} {format_bytes(each.temp_bytes):>9}  {each.by}{expected}")
     return lines
+
+
+def _placement(schedule: Schedule) -> list[str]:
+    placement = schedule.placement
+    if 100 * placement.xla_gaps < placement.xla_bytes:
+        return []
+    best = "" if placement.best_bytes > placement.bound_bytes else ", which is optimal"
+    return [
+        f"offsets: XLA leaves gaps of {format_bytes(placement.xla_gaps)} between temporaries; the best that were found "
+        f"leave {format_bytes(placement.best_gaps)}{best}",
+        "  (XLA takes an order, but no offsets: this says what they cost, and changes nothing)",
+    ]
 
 
 def _timelines(schedule: Schedule) -> list[str]:

@@ -12,6 +12,7 @@ from .._jax_private import api_boundary
 from ..arguments import static_values
 from ..compile import Build, Compiled
 from ..errors import ArgumentError, SizeError, TargetError
+from ..hlo.heap import ALIGNMENT
 from ..hlo.module import parse_module
 from ..hlo.ranges import flatten
 from ..planned import PlannedFunction, Signature, dynamic_only
@@ -20,12 +21,49 @@ from ..program import Program
 from ..report.schedule import schedule_fragment, schedule_page, schedule_text
 from ..target import Target, resolve
 from ..trace import check_keywords, trace
+from .placement import LiveRange, place
+from .predict import temporary_heap
 from .search import Found, Progress, find_order
 
 RESERVED = ("target", "seconds", "static_argnums", "static_argnames", "donate_argnums", "progress")
 
 CERTAIN = 2e-3
 """The gap, as a fraction of the peak, that small buffers and alignment leave where an order can't be bettered."""
+
+
+PLACING_SECONDS = 2.0
+"""For the solver to place the temporaries of a schedule."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fragmentation:
+    """Where XLA puts the temporaries of a schedule, beside the best that could be done: a report, in bytes.
+
+    XLA's CPU compiler takes an order, but no offsets: what it would save by better ones stays out of reach.
+
+    Attributes:
+      xla_bytes: what XLA sets aside.
+      live_bytes: the most that is alive at once; the rest are gaps.
+      best_bytes: what the best offsets that were found would need.
+      bound_bytes: no offsets need less; proved.
+      remark: what a reader should know about the search, or "".
+    """
+
+    xla_bytes: int
+    live_bytes: int
+    best_bytes: int
+    bound_bytes: int
+    remark: str
+
+    @property
+    def xla_gaps(self) -> int:
+        """Bytes of gaps that XLA leaves."""
+        return max(0, self.xla_bytes - self.live_bytes)
+
+    @property
+    def best_gaps(self) -> int:
+        """Bytes of gaps that the best offsets leave."""
+        return self.best_bytes - self.live_bytes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,6 +132,17 @@ class Schedule:
     def original_profile(self) -> Profile:
         """Where the memory goes in XLA's own order."""
         return profile_compiled(self.program.as_traced, self.found.default.compiled, target=self.target)
+
+    @functools.cached_property
+    def placement(self) -> Fragmentation:
+        """XLA's offsets for the temporaries beside the best ones; searched for when first asked for."""
+        heap, blocks = temporary_heap(parse_module(self.compiled.module))
+        ranges = [
+            LiveRange(min(start for start, _ in b.spans), max(end for _, end in b.spans), b.bytes) for b in blocks
+        ]
+        best = place(ranges, PLACING_SECONDS, ALIGNMENT)
+        total = min(best.total_bytes, heap.bytes)
+        return Fragmentation(self.temp_bytes, best.load_bytes, total, best.lower_bound_bytes, best.remark)
 
     def to_dict(self) -> dict[str, Any]:
         """The figures and the order as numbers, strings and lists, for JSON."""

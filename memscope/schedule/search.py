@@ -166,15 +166,12 @@ class _Orders:
     def _solved(self, computation: ComputationOrder) -> list[Order]:
         """Orders of one computation, best first; what it holds, and may hold at the least, is noted down."""
         hints = self._hints(computation)
-        problems = [computation.problem]
+        problem = computation.problem
         if computation.with_results is not None and self._hosts_matter(computation):
-            problems.append(computation.with_results)
-        orders: list[Order] = []
-        for k, problem in enumerate(problems):
-            seconds = self._left() / (len(problems) - k)
-            solution = solve(problem, seconds, [_of_size(hint, problem.size) for hint in hints], self._progress)
-            orders += [_of_size(order, len(computation.nodes)) for order in solution.candidates]
-            self.remark = self.remark or solution.remark
+            problem = computation.with_results
+        solution = solve(problem, self._left(), [_of_size(hint, problem.size) for hint in hints], self._progress)
+        orders = [_of_size(order, len(computation.nodes)) for order in solution.candidates]
+        self.remark = self.remark or solution.remark
         bound = solution.lower_bound_bytes - computation.host_bytes - self._inner_slack(computation)
         held = computation.problem.peak(orders[0])
         self._held[computation.computation.id] = held
