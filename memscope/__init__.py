@@ -3,6 +3,7 @@
 print(memscope.profile(fn, *args))                 # XLA's account, before anything runs
 safe = memscope.plan(fn, *args, limit="1GiB")      # the rewritten function, and why
 fn = memscope.memsafe(fn, limit="1GiB")            # used like jax.jit
+fn = memscope.schedule(fn, *args).fn               # the same instructions in the order that needs the least
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from .plan import plan as plan  # noqa: E402
 from .profile import Buffer as Buffer  # noqa: E402
 from .profile import Profile as Profile  # noqa: E402
 from .profile import profile as profile  # noqa: E402
+from .schedule.schedule import Schedule as Schedule  # noqa: E402
+from .schedule.schedule import schedule as schedule  # noqa: E402
 from .target import Target as Target  # noqa: E402
 from .target import target as target  # noqa: E402
 from .target import targets as targets  # noqa: E402

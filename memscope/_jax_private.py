@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import logging
+import math
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from jax._src import source_info_util, traceback_util
+from jax._src import config, source_info_util, traceback_util
 from jax.extend import source_info_util as public_source_info
 from jax.extend.core import unsafe_am_i_under_a_jit_DO_NOT_USE  # type: ignore[attr-defined]
 
@@ -88,3 +91,13 @@ def under_jit() -> bool:
 
 api_boundary = traceback_util.api_boundary
 """Takes the frames of JAX and of memscope out of the traceback of an exception; waits for a public name."""
+
+
+@contextlib.contextmanager
+def without_cache_writes() -> Iterator[None]:
+    """What this thread compiles meanwhile is not written to JAX's persistent compilation cache.
+
+    `jax.config.update` sets the same for all threads; waits for a public context for this one.
+    """
+    with config.persistent_cache_min_compile_time_secs(math.inf):
+        yield

@@ -21,6 +21,7 @@ from .trace import RESERVED, check_keywords, function_name
 if TYPE_CHECKING:
     from .plan import Plan, Request
     from .profile import Profile
+    from .schedule.schedule import Schedule
 
 Progress = Callable[[str], None]
 
@@ -107,6 +108,21 @@ class Call:
                 *self.args,
                 limit=options.limit,
                 target=options.target,
+                progress=progress,
+                **self._static,
+                **self.kwargs,
+            )
+
+    def schedule(self, options: Options, seconds: float, progress: Progress | None = None) -> Schedule:
+        """The order of instructions that needs the least memory, searched for so many seconds."""
+        import memscope
+
+        with _refusals():
+            return memscope.schedule(
+                self.named,
+                *self.args,
+                target=options.target,
+                seconds=seconds,
                 progress=progress,
                 **self._static,
                 **self.kwargs,

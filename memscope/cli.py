@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import sys
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import __version__
 from .errors import LimitError, TargetError
-from .options import UsageError, add_options, add_rewrite_options, read_options, writable_path
+from .options import UsageError, add_options, add_rewrite_options, add_target, read_options, writable_path
 
 if TYPE_CHECKING:
     from .call import Call
@@ -38,6 +39,8 @@ examples:
       the same function in 100 MiB, as source that needs nothing but jax
   memscope compare knn.py:nearest --args knn.py:make_args --targets t4,a100-40gb
       does it fit on these GPUs, and what would it take; they need not be here
+  memscope schedule train.py:step --args train.py:make_args
+      the same instructions in the order that needs the least memory
 
 exit codes:
   0  it fits        2  bad usage: a sentence on stderr says what to change
@@ -88,9 +91,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="memscope", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"memscope {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="{profile,plan,compare,demo}", title="commands")
+    commands = parser.add_subparsers(required=True, metavar="{profile,plan,schedule,compare,demo}", title="commands")
     _add_profile(commands)
     _add_plan(commands)
+    _add_schedule(commands)
     _add_compare(commands)
     demo = commands.add_parser("demo", help="nearest neighbours of real digits in a tenth of the memory")
     demo.set_defaults(command=_demo)
@@ -137,6 +141,31 @@ def _add_compare(commands: Any) -> None:
     )
     _add_output(parser)
     parser.set_defaults(command=_compare)
+
+
+def _add_schedule(commands: Any) -> None:
+    parser = commands.add_parser(
+        "schedule",
+        help="the order of instructions that needs the least memory",
+        description="Looks for the order of XLA's instructions with the lowest peak, and has XLA confirm it.",
+    )
+    _add_call(parser)
+    add_target(parser)
+    parser.add_argument(
+        "--seconds", metavar="N", type=_seconds, default=10.0, help="to search, compiling apart (default: %(default)g)"
+    )
+    _add_output(parser)
+    parser.set_defaults(command=_schedule)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(text)
+    return seconds
+
+
+_seconds.__name__ = "number of seconds"  # what argparse calls it where it refuses one
 
 
 def _add_call(parser: argparse.ArgumentParser) -> None:
@@ -232,6 +261,21 @@ def _compare(parsed: argparse.Namespace) -> int:
     if html is not None:
         _write(html, made.to_html())
     return FITS if all(row.fits_rewritten for row in made) else TOO_BIG
+
+
+def _schedule(parsed: argparse.Namespace) -> int:
+    from .lines import schedule_line
+
+    options, html = read_options(parsed), _html_path(parsed)
+    call = _load_call(parsed)
+    schedule = call.schedule(options, parsed.seconds, None if options.quiet else _say)
+    if parsed.json:
+        _print_json(schedule.to_dict())
+    else:
+        print(schedule_line(schedule, call) if options.quiet else schedule)
+    if html is not None:
+        _write(html, schedule.to_html())
+    return FITS
 
 
 def _demo(parsed: argparse.Namespace) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -80,12 +81,22 @@ def compile_program(program: Program, build: Build, target: Target) -> Compiled:
     return compile_flat(run_program(program), program, build, target)
 
 
-def compile_flat(run: Callable[..., Any], program: Program, build: Build, target: Target) -> Compiled:
-    """Compiles `run`, a function of `program`'s flat arguments that stands for it."""
+def compile_flat(
+    run: Callable[..., Any],
+    program: Program,
+    build: Build,
+    target: Target,
+    options: Mapping[str, str] = MappingProxyType({}),
+) -> Compiled:
+    """Compiles `run`, a function of `program`'s flat arguments that stands for it.
+
+    Args:
+      options: more of XLA's options than those of the build, on a target that is here.
+    """
     if not target.is_here:
         return _compile_for_gpu(run, program, build, target)
     with precision_of(program):
-        jitted = jit_flat(run, program.donated, build)
+        jitted = jit_flat(run, program.donated, build, options)
         return read_compiled(jitted.trace(*_shapes_on(target, program)).lower().compile(), build)
 
 
@@ -131,10 +142,15 @@ def _shapes_on(target: Target, program: Program) -> list[jax.ShapeDtypeStruct]:
     return [s.update(sharding=sharding) for s in program.argument_shapes]
 
 
-def jit_flat(run: Callable[..., Any], donated: Sequence[bool], build: Build) -> Any:
-    """`jax.jit` of a function of flat arguments, with the options of `build`."""
+def jit_flat(
+    run: Callable[..., Any],
+    donated: Sequence[bool],
+    build: Build,
+    options: Mapping[str, str] = MappingProxyType({}),
+) -> Any:
+    """`jax.jit` of a function of flat arguments, with the options of `build` and more."""
     donate = tuple(i for i, given in enumerate(donated) if given)
-    return jax.jit(run, donate_argnums=donate, keep_unused=True, compiler_options=build.options)
+    return jax.jit(run, donate_argnums=donate, keep_unused=True, compiler_options={**build.options, **options})
 
 
 def read_compiled(executable: Any, build: Build) -> Compiled:

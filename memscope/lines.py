@@ -1,4 +1,4 @@
-"""One line each: what `--quiet` prints of a profile, a plan and a check."""
+"""One line each: what `--quiet` prints of a profile, a plan, a schedule and a check."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from .call import Call
 from .options import Options
+from .report.schedule import verdict
 from .sizes import format_bytes
 from .target import resolve
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from .check import Check
     from .plan import Plan
     from .profile import Profile
+    from .schedule.schedule import Schedule
 
 
 def profile_line(profile: Profile, call: Call, options: Options) -> str:
@@ -28,6 +30,13 @@ def plan_line(plan: Plan, call: Call, options: Options) -> str:
     change = f"peak {before} -> {after}" if plan.changed else f"peak {after}, unchanged"
     limit = options.limit or f"the {format_bytes(target.capacity_bytes)} it holds"
     return f"{call.name} on {target.name}: {change}, {'fits' if plan.fits else 'does not fit'} {limit}"
+
+
+def schedule_line(schedule: Schedule, call: Call) -> str:
+    """One line on the function in another order."""
+    before, after = format_bytes(schedule.default_peak_bytes), format_bytes(schedule.peak_bytes)
+    change = f"peak {before} -> {after}" if schedule.changed else f"peak {after} in XLA's own order"
+    return f"{call.name} on {schedule.target.name}: {change}, {verdict(schedule)}"
 
 
 def check_line(check: Check) -> str:

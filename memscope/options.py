@@ -52,6 +52,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="bytes that arguments, results and temporaries may take together: 512MiB, 2GB (1e9), or 25%% of "
         "today's peak; without it, what the target holds",
     )
+    add_target(parser)
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Declares those of the shared options that have nothing to do with a limit."""
     parser.add_argument("-t", "--target", metavar="NAME", help="where it will run (default: cpu)")
     parser.add_argument("-q", "--quiet", action="store_true", help="one line of text in place of the report")
 
@@ -73,14 +78,15 @@ def read_options(parsed: argparse.Namespace) -> Options:
       UsageError: a limit that is no size, an unknown target, a file that can't be written, a name that is none.
     """
     export, name = getattr(parsed, "export", None), getattr(parsed, "name", None)
-    if parsed.limit is not None:
-        _check(check_limit, parsed.limit)
+    limit = getattr(parsed, "limit", None)
+    if limit is not None:
+        _check(check_limit, limit)
     if parsed.target is not None:
         _check(resolve, parsed.target)
     if name is not None and not name.isidentifier():
         raise UsageError(f"--name {name!r} is not a Python name: use letters, digits and underscores.")
     return Options(
-        limit=parsed.limit,
+        limit=limit,
         target=parsed.target,
         run=getattr(parsed, "run", False),
         export=None if export is None else _export_path(export),

@@ -84,9 +84,13 @@ class Signature:
 class PlannedFunction:
     """A rewritten function, jitted with the compile options that its peak was accounted under.
 
-    XLA's options hold for a whole executable, so under another trace (`jit`, `grad`, `vmap`) the
-    rewritten eqns are inlined there without them. A trace may also be on its way to another place; a call is
-    not, and raises TargetError where the target is not here.
+    XLA's options hold for a whole executable, as an order of its instructions does, so under another trace
+    (`jit`, `grad`, `vmap`) the rewritten eqns are inlined there without them. A trace may also be on its way to
+    another place; a call is not, and raises TargetError where the target is not here.
+
+    Args:
+      compiled: the executable to run, where there is one already.
+      suffix: of the function's name.
     """
 
     def __init__(
@@ -96,16 +100,18 @@ class PlannedFunction:
         build: Build,
         original: Callable[..., Any],
         target: Target,
+        compiled: Callable[..., Any] | None = None,
+        suffix: str = "safe",
     ) -> None:
         functools.update_wrapper(self, original)
         program = signature.program
-        self.__name__ = f"{program.name}_safe"
+        self.__name__ = f"{program.name}_{suffix}"
         self._signature = signature
         self._program = program
         self._target = target
         run = jex_core.jaxpr_as_fun(closed)
         self._inlined = _as_differentiable(run, program, original)
-        self._jitted = jit_flat(run, program.donated, build)
+        self._jitted = compiled or jit_flat(run, program.donated, build)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves = self._signature.flatten(args, kwargs)

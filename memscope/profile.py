@@ -22,7 +22,10 @@ from .program import Program
 from .target import Target, resolve
 from .trace import check_keywords, trace
 
-_NESTING = frozenset({"scan", "while", "cond", "shard_map", "custom_vmap_call"})
+_NESTING = frozenset(
+    {"scan", "while", "cond", "shard_map", "custom_vmap_call", "jit", "closed_call", "checkpoint", "custom_jvp_call"}
+    | {"custom_vjp_call", "custom_lin", "custom_linear_solve"}
+)
 
 
 @dataclasses.dataclass(frozen=True)

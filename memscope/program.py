@@ -26,6 +26,9 @@ class Program:
     Calls (`jit`, `custom_jvp_call`, `custom_vjp_call`, `checkpoint`, ...) are inlined and dead eqns
     are gone; `scan`, `while` and `cond` stay. Arguments and results are flat, in the order of
     `in_tree` and `out_tree`.
+
+    Attributes:
+      traced: the jaxpr before its calls were inlined, where it was traced from a function.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Program:
     donated: tuple[bool, ...]
     x64: bool
     custom_derivatives: bool = False
+    traced: jex_core.ClosedJaxpr | None = None
 
     @property
     def jaxpr(self) -> jex_core.Jaxpr:
@@ -69,6 +73,14 @@ class Program:
         """What stands for the flat arguments when the program is traced or compiled again."""
         avals = map(aval_of, self.jaxpr.invars)
         return [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
+
+    @property
+    def as_traced(self) -> Program:
+        """The same function with its calls as they were: what XLA makes of it is what a plain `jax.jit` runs.
+
+        Inlining a call earlier than XLA does can change how XLA simplifies, and so the last bit of a result.
+        """
+        return self if self.traced is None else self.rewritten(self.traced)
 
     def rewritten(self, closed: jex_core.ClosedJaxpr) -> Program:
         """The same function with another flat jaxpr that computes it."""

@@ -63,6 +63,7 @@ def trace(
         donated=tuple(info.donated for _, info in infos),
         x64=bool(jax.config.read("jax_enable_x64")) or _has_64_bits(closed),
         custom_derivatives=has_custom_derivatives(traced.jaxpr.jaxpr),
+        traced=traced.jaxpr,
     )
 
 
@@ -89,8 +90,11 @@ def check_callable(fn: object) -> None:
         )
 
 
-def check_keywords(fn: Callable[..., Any], target: Any = None) -> None:
+def check_keywords(fn: Callable[..., Any], target: Any = None, reserved: Sequence[str] = RESERVED) -> None:
     """Refuses a function whose keywords memscope would take, or has just taken, for itself.
+
+    Args:
+      reserved: memscope's own keywords.
 
     Raises:
       TypeError: names the clash and the way out (`functools.partial`).
@@ -105,7 +109,7 @@ def check_keywords(fn: Callable[..., Any], target: Any = None) -> None:
     clash = [
         p.name
         for p in parameters
-        if p.name in RESERVED and p.name not in bound and (p.kind is p.KEYWORD_ONLY or p.name in taken)
+        if p.name in reserved and p.name not in bound and (p.kind is p.KEYWORD_ONLY or p.name in taken)
     ]
     if clash:
         raise ArgumentError(

@@ -75,6 +75,29 @@ def test_64_bit_shapes_turn_x64_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["argument_bytes"] == 8000
 
 
+def test_schedule_shows_the_order(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["schedule", "knn.py:nearest", "--shapes", SHAPES, "--seconds", "0.5"]
+    assert main([*argv, "--html", "order.html"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("nearest on cpu: peak ")
+    assert "wrote order.html" in err
+    assert "<html" in pathlib.Path("order.html").read_text()
+    assert main([*argv, "--quiet"]) == 0
+    assert capsys.readouterr().out.count("\n") == 1
+    assert main([*argv, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["lower_bound_bytes"] <= told["peak_bytes"] <= told["default_peak_bytes"]
+    assert told["order"]
+
+
+@pytest.mark.parametrize("seconds", ["soon", "-1", "nan"])
+def test_seconds_that_are_none(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["schedule", "knn.py:nearest", "--shapes", SHAPES, "--seconds", seconds])
+    assert stopped.value.code == 2
+    assert "number of seconds" in capsys.readouterr().err
+
+
 def test_plan_explains_and_exports(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["plan", "knn.py:nearest", "--shapes", SHAPES, "--limit", "25%", "--export", "small.py"])
     out, err = capsys.readouterr()

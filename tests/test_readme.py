@@ -24,7 +24,7 @@ def test_the_python_examples_run(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    first, then, elsewhere = (
+    first, then, in_order, elsewhere = (
         text.replace("4_000", "400").replace("100_000", "10_000").replace("200MiB", "8MiB") for text in blocks("python")
     )
     names: dict[str, object] = {}
@@ -33,6 +33,7 @@ def test_the_python_examples_run(
     rng = np.random.default_rng(0)
     names["queries"], names["points"] = (rng.normal(size=(n, 32)).astype(np.float32) for n in (400, 10_000))
     exec(then, names)
+    exec(in_order, names)
     assert (tmp_path / "nearest_safe.py").exists()
     if GPU_COMPILER:
         exec(elsewhere, names)
@@ -42,7 +43,7 @@ def test_the_python_examples_run(
 
 def test_the_shell_examples_run(knn_file: pathlib.Path) -> None:
     commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("memscope ")]
-    assert len(commands) == 3
+    assert len(commands) == 4
     for command in commands:
         small = command.replace("4000,32", "400,16").replace("400000,32", "400,16").replace("100000,32", "3000,16")
         words = shlex.split(small.replace("200MiB", "8MiB"))[1:]

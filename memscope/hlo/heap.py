@@ -1,71 +1,124 @@
-"""Where XLA puts temporaries: its best-fit heap, simulated for modules that come without a buffer assignment.
+"""The heap that XLA lays a program's temporaries out in, as it would lay them out.
 
-XLA places buffers one after another, each into the smallest gap that is free while it is alive; it does so in two
-orders, the largest first and the longest-lived first, and keeps the better one. What stays free in between is
-fragmentation: bytes set aside though nothing lives there.
+XLA replays the schedule as allocations and frees, sorts the buffers once by size and once by lifetime, gives each
+in turn the smallest gap that it fits in, and keeps the lower of the two heaps (`GlobalDecreasingSizeBestFitHeap` and
+`ChooseBestHeapAlgorithm` of its `heap_simulator.cc`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from .assignment import Position
 from .place import Group
+from .ranges import Span
 
-ALIGNMENT = 256  # of buffers on a GPU
+ALIGNMENT, GPU_ALIGNMENT = 64, 256
+"""Bytes that XLA's compilers align buffers to."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Buffers that take turns at one address.
+
+    Attributes:
+      bytes: of the largest.
+      spans: when each is alive: first and last step, inclusive; the first one is the block's own.
+    """
+
+    bytes: int
+    spans: tuple[Span, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Heap:
-    """The piece of memory that holds the temporaries, and where in it each begins, by its first value. In bytes."""
+    """Where each block lies.
+
+    Attributes:
+      bytes: the heap's size.
+      offsets: of the blocks, in bytes.
+    """
 
     bytes: int
-    offsets: Mapping[Position, int]
+    offsets: tuple[int, ...]
 
 
-def simulate_heap(groups: Sequence[Group]) -> Heap:
-    """The heap that XLA would make for the temporaries of these groups; those hosted in results are not in it."""
-    own = [g for g in groups if g.kind == "temporary" and not g.hosted and g.bytes]
-    orders: tuple[Callable[[Group], tuple[int, int]], ...] = (
-        lambda g: (-g.bytes, -_length(g)),
-        lambda g: (-_length(g), -g.bytes),
-    )
-    return min((_place_all(sorted(own, key=order)) for order in orders), key=lambda heap: heap.bytes)
+def temporary_blocks(groups: Iterable[Group]) -> list[tuple[Group, ...]]:
+    """The temporaries that need memory of their own, those together that take each other's over.
 
-
-def _place_all(groups: Sequence[Group]) -> Heap:
-    # One row for each span of a buffer that is placed: first and last time, first byte and the one past the last.
-    rows = np.zeros((sum(len(g.spans) for g in groups), 4), np.int64)
-    used = 0
-    offsets: dict[Position, int] = {}
+    Args:
+      groups: in the order of the schedule, so that lenders come first.
+    """
+    block_of: dict[Position, list[Group]] = {}
+    blocks: list[list[Group]] = []
     for group in groups:
-        size = -(-group.bytes // ALIGNMENT) * ALIGNMENT
-        there = rows[:used]
-        alive = np.zeros(used, bool)
-        for first, last in group.spans:
-            alive |= (there[:, 0] <= last) & (first <= there[:, 1])
-        start = _best_gap(there[alive, 2:], size)
-        offsets[group.values[0]] = start
-        for first, last in group.spans:
-            rows[used] = first, last, start, start + size
-            used += 1
-    return Heap(int(rows[:, 3].max(initial=0)), offsets)
+        if group.kind != "temporary" or group.hosted:
+            continue
+        block = [] if group.taken_from is None else block_of[group.taken_from]
+        if not block:
+            blocks.append(block)
+        block.append(group)
+        block_of[group.values[0]] = block
+    return [tuple(block) for block in blocks]
 
 
-def _best_gap(around: np.ndarray, size: int) -> int:
-    """Where the smallest gap between these (begin, end) that is large enough starts; the end of all without one."""
-    if not len(around):
-        return 0
-    around = around[np.argsort(around[:, 0], kind="stable")]
-    ends = np.maximum.accumulate(around[:, 1])
-    free = np.concatenate([[0], ends[:-1]])
-    gaps = around[:, 0] - free
-    fitting = np.flatnonzero(gaps >= size)
-    return int(free[fitting[np.argmin(gaps[fitting])]] if len(fitting) else ends[-1])
+def block_of_groups(groups: Sequence[Group]) -> Block:
+    """The block that some groups take turns in."""
+    return Block(max(g.bytes for g in groups), tuple(span for g in groups for span in g.spans))
 
 
-def _length(group: Group) -> int:
-    return max(end for _, end in group.spans) - min(start for start, _ in group.spans)
+def best_fit(blocks: Sequence[Block], alignment: int = ALIGNMENT) -> Heap:
+    """The heap that XLA would make of these blocks."""
+    clocked = _clocked(blocks)
+    orders: tuple[Callable[[int], tuple[int, ...]], ...] = (
+        lambda i: (-clocked[i].bytes, clocked[i].spans[0][0] - clocked[i].spans[0][1], i),
+        lambda i: (clocked[i].spans[0][0] - max(end for _, end in clocked[i].spans), -clocked[i].bytes, i),
+    )
+    heaps = [_placed(clocked, sorted(range(len(clocked)), key=key), alignment) for key in orders]
+    return min(heaps, key=lambda heap: heap.bytes)
+
+
+def _clocked(blocks: Sequence[Block]) -> list[Block]:
+    """The same with XLA's clock, which ticks with each allocation and each free: allocations first in a step."""
+    events = sorted(
+        (step, kind, i, k)
+        for i, block in enumerate(blocks)
+        for k, span in enumerate(block.spans)
+        for kind, step in enumerate(span)
+    )
+    times = {(i, k, kind): tick for tick, (_, kind, i, k) in enumerate(events)}
+    return [
+        Block(block.bytes, tuple((times[i, k, 0], times[i, k, 1]) for k in range(len(block.spans))))
+        for i, block in enumerate(blocks)
+    ]
+
+
+def _placed(blocks: Sequence[Block], order: Iterable[int], alignment: int) -> Heap:
+    count = sum(len(block.spans) for block in blocks)
+    starts, ends, lows, highs = (np.zeros(count, np.int64) for _ in range(4))
+    placed, top = 0, 0
+    offsets = [0] * len(blocks)
+    for i in order:
+        block = blocks[i]
+        beside = np.zeros(placed, bool)
+        for start, end in block.spans:
+            beside |= (starts[:placed] <= end) & (ends[:placed] >= start)
+        offset = _smallest_gap(block.bytes, lows[:placed][beside], highs[:placed][beside], alignment)
+        for start, end in block.spans:
+            starts[placed], ends[placed], lows[placed], highs[placed] = start, end, offset, offset + block.bytes
+            placed += 1
+        offsets[i], top = offset, max(top, offset + block.bytes)
+    return Heap(top, tuple(offsets))
+
+
+def _smallest_gap(size: int, lows: np.ndarray, highs: np.ndarray, alignment: int) -> int:
+    """The offset of the smallest gap between these ranges that holds `size` bytes; above them where none does."""
+    by_low = np.argsort(lows, kind="stable")
+    ends = -(-highs[by_low] // alignment) * alignment
+    free_from = np.concatenate([[0], np.maximum.accumulate(ends)])
+    room = lows[by_low] - free_from[:-1]
+    fits = room >= size
+    return int(free_from[np.where(fits, room, room.max(initial=0) + 1).argmin()] if fits.any() else free_from[-1])

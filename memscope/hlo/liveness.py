@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
 from .assignment import Allocation, Assignment, Position, Slot
 from .dataflow import Dataflow
-from .heap import Heap, simulate_heap
+from .heap import ALIGNMENT, GPU_ALIGNMENT, best_fit, block_of_groups, temporary_blocks
 from .module import Instruction, Module, Shape
 from .place import Group, Kind, Sharing, place, result_values
 from .ranges import Schedule, Span, flatten, live_ranges
@@ -84,8 +84,10 @@ def liveness(module: Module, assignment: Assignment | None, on_gpu: bool = False
     steps, to_steps = _steps(schedule)
     if assignment is None:
         groups = place(flow, schedule, ranges, on_gpu)
-        heap = simulate_heap(groups)
-        buffers, temporaries = _unplaced(groups, heap, to_steps, len(steps))
+        blocks = temporary_blocks(groups)
+        heap = best_fit([block_of_groups(b) for b in blocks], GPU_ALIGNMENT if on_gpu else ALIGNMENT)
+        offsets = {g.values[0]: offset for b, offset in zip(blocks, heap.offsets, strict=True) for g in b}
+        buffers, temporaries = _unplaced(groups, offsets, to_steps, len(steps))
         return Liveness(flow, steps, tuple(buffers), tuple(temporaries), heap.bytes)
     buffers = _placed(flow, assignment, schedule, ranges, to_steps)
     temporaries = _occupied(assignment, ranges, to_steps, len(steps))
@@ -181,7 +183,9 @@ def _covered(slots: list[tuple[Slot, Span]], steps: int) -> np.ndarray:
     return covered
 
 
-def _unplaced(groups: Iterable[Group], heap: Heap, to_steps: ToSteps, steps: int) -> tuple[list[LiveBuffer], list[int]]:
+def _unplaced(
+    groups: Iterable[Group], offsets: Mapping[Position, int], to_steps: ToSteps, steps: int
+) -> tuple[list[LiveBuffer], list[int]]:
     change = np.zeros(steps + 1, np.int64)
     buffers = []
     for group in groups:
@@ -191,7 +195,7 @@ def _unplaced(groups: Iterable[Group], heap: Heap, to_steps: ToSteps, steps: int
         buffers.append(
             LiveBuffer(
                 group.values, group.shape, group.bytes, group.kind, spans, group.parameter,
-                offset=heap.offsets.get(group.values[0]),
+                offset=offsets.get(group.values[0]),
             )
         )  # fmt: skip
         if group.kind == "temporary" and not group.hosted:

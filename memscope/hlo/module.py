@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import operator
 import os
 from collections.abc import Iterator, Mapping
 
@@ -24,6 +25,14 @@ _ELEMENTS: dict[int, tuple[str, int]] = {
     25: ("float8_e4m3fnuz", 8), 26: ("int2", 2), 27: ("uint2", 2), 28: ("float8_e4m3", 8),
     29: ("float8_e3m4", 8), 30: ("int1", 1), 31: ("uint1", 1), 32: ("float4_e2m1fn", 4), 33: ("float8_e8m0fnu", 8),
 }  # fmt: skip
+# A result may take the place of an operand that dies only if it is computed element by element from it.
+MOVES_ELEMENTS = frozenset(
+    {
+        "all-gather", "bitcast", "broadcast", "cholesky", "concatenate", "convolution", "custom-call", "dot", "fft",
+        "gather", "iota", "pad", "reduce", "reduce-window", "reshape", "reverse", "rng-bit-generator", "slice",
+        "dynamic-slice", "select-and-scatter", "transpose", "while", "conditional", "call", "parameter", "constant",
+    }
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,16 +109,35 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Computation:
-    """Instructions in the order of the schedule; a computation without one keeps its text order."""
+    """Instructions in the order of the schedule; a computation without one keeps its text order.
+
+    Attributes:
+      text: the ids of the instructions in the order of the module's text.
+    """
 
     id: int
     name: str
     root: int
     instructions: tuple[Instruction, ...]
+    text: tuple[int, ...]
 
     @functools.cached_property
     def parameters(self) -> dict[int, Instruction]:
         return {i.parameter_number: i for i in self.instructions if i.opcode == "parameter"}
+
+    @functools.cached_property
+    def elementwise_parameters(self) -> frozenset[int]:
+        """Numbers of the parameters of a fusion that no instruction moves the elements of."""
+        from_parameters: dict[int, int] = {}  # by instruction, as a bit set
+        moved = 0
+        for i in self.instructions:  # operands first
+            reached = functools.reduce(operator.or_, (from_parameters[o] for o in i.operands), 0)
+            if i.opcode == "parameter":
+                reached = 1 << i.parameter_number
+            elif i.opcode in MOVES_ELEMENTS:
+                moved |= reached
+            from_parameters[i.id] = reached
+        return frozenset(n for n in self.parameters if not moved >> n & 1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -162,7 +190,7 @@ def _computation(
     order = list(instructions)
     if proto.id in sequences:
         order = list(sequences[proto.id].instruction_ids) or order
-    return Computation(proto.id, proto.name, proto.root_id, tuple(instructions[i] for i in order))
+    return Computation(proto.id, proto.name, proto.root_id, tuple(instructions[i] for i in order), tuple(instructions))
 
 
 def _instruction(proto: hlo_pb2.Instruction, lines: list[tuple[str, int] | None]) -> Instruction:

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Literal
 
 from .assignment import Position
 from .dataflow import Dataflow
-from .module import Computation, Index, Instruction, Module, Shape
+from .module import MOVES_ELEMENTS, Computation, Index, Instruction, Module, Shape
 from .ranges import Schedule, Span
 
 Kind = Literal["argument", "output", "temporary", "constant"]
-MayShare = Callable[[Module, Instruction, Index, int, Position], bool]
-"""Whether the result of an instruction at an index may take the place of its operand of some number, a value."""
-
-# A result may take the place of an operand that dies only if it is computed element by element from it.
-_MOVES_ELEMENTS = frozenset(
-    {
-        "all-gather", "bitcast", "broadcast", "cholesky", "concatenate", "convolution", "custom-call", "dot", "fft",
-        "gather", "iota", "pad", "reduce", "reduce-window", "reshape", "reverse", "rng-bit-generator", "slice",
-        "dynamic-slice", "select-and-scatter", "transpose", "while", "conditional", "call", "parameter", "constant",
-    }
-)  # fmt: skip
+TakeOver = Callable[[Dataflow, Instruction], Iterator[tuple[Position, Position]]]
+"""(operand, result) of each result of an instruction that may take the place of an operand."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,6 +25,7 @@ class Group:
     Attributes:
       spans: times of the schedule at which one of the values is alive.
       hosted: lies in memory set aside for a result, and so costs nothing on its own.
+      taken_from: the value that dies where this one is made, and leaves it its memory.
     """
 
     values: tuple[Position, ...]
@@ -42,6 +35,7 @@ class Group:
     spans: tuple[Span, ...]
     parameter: int | None
     hosted: bool = False
+    taken_from: Position | None = None
 
 
 class Sharing:
@@ -65,20 +59,29 @@ class Sharing:
 
 
 def place(flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span], on_gpu: bool = False) -> list[Group]:
-    """The values in groups, each with its kind; temporaries hosted in results' memory where they fit."""
-    module = flow.module
-    sharing = Sharing()
+    """The values in groups, each with its kind; temporaries hosted in results' memory where they fit.
+
+    Args:
+      on_gpu: by the rules of XLA's GPU compiler, rather than its CPU compiler.
+    """
+    members = sharing_values(flow, sorted(ranges, key=lambda v: (schedule.time.get(v[0], 0), v[1])))
+    results = result_values(flow)
+    lendings = list(_lendings(flow, schedule, ranges, may_take_over_on_gpu if on_gpu else may_take_over))
+    groups = [_group(flow.module, values, ranges, results) for values in members]
+    return _lend(flow, _host(flow, groups, frozenset(lendings), ranges), lendings, ranges)
+
+
+def sharing_values(flow: Dataflow, values: Sequence[Position]) -> list[tuple[Position, ...]]:
+    """The values, tuples left out, in sets of those that lie in one piece of memory whatever the order."""
+    known, sharing = set(values), Sharing()
     for a, b in _must_share(flow):
-        if a in ranges and b in ranges:
+        if a in known and b in known:
             sharing.join(a, b)
     members: dict[object, list[Position]] = {}
-    for value in sorted(ranges, key=lambda v: (schedule.time.get(v[0], 0), v[1])):
-        if not module.instructions[value[0]].shape.at(value[1]).is_tuple:
+    for value in values:
+        if not flow.module.instructions[value[0]].shape.at(value[1]).is_tuple:
             members.setdefault(sharing.root(value), []).append(value)
-    results = result_values(flow)
-    lendings = list(_lendings(flow, schedule, ranges, _shares_on_gpu if on_gpu else _shares))
-    groups = [_group(module, tuple(values), ranges, results) for values in members.values()]
-    return _lend(_host(groups, dict(lendings), ranges), lendings, ranges)
+    return [tuple(together) for together in members.values()]
 
 
 def result_values(flow: Dataflow) -> frozenset[Position]:
@@ -153,93 +156,121 @@ def _past_bitcasts(by_id: dict[int, Instruction], instruction: Instruction) -> I
 
 
 def _lendings(
-    flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span], may_share: MayShare
+    flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span], rule: TakeOver
 ) -> Iterator[tuple[Position, Position]]:
     """(lender, borrower) of each result that may take the place of an operand read for the last time."""
     for time, instruction in enumerate(schedule.instructions):
-        for index, _ in instruction.shape.leaves():
-            result = instruction.id, index
-            if flow.value(result) != result:
-                continue
-            for number, operand in enumerate(instruction.operands):
-                value = flow.value((operand, ()))
-                dies = value in ranges and ranges[value][1] == time
-                if dies and may_share(flow.module, instruction, index, number, value):
-                    yield value, result
+        for value, result in rule(flow, instruction):
+            if value in ranges and ranges[value][1] == time:
+                yield value, result
 
 
-def _shares(module: Module, instruction: Instruction, index: Index, number: int, value: Position) -> bool:
-    """XLA CPU's rule: the same shape, computed element by element."""
-    alike = module.instructions[value[0]].shape.at(value[1]) == instruction.shape.at(index)
-    return alike and _elementwise(module, instruction, number)
+def may_take_over(flow: Dataflow, instruction: Instruction) -> Iterator[tuple[Position, Position]]:
+    """(operand, result) of each result that could be written over an operand, were that read for the last time."""
+    instructions = flow.module.instructions
+    kept = _elementwise_operands(flow.module, instruction)
+    operands = [flow.value((operand, ())) for n, operand in enumerate(instruction.operands) if n in kept]
+    for index, shape in instruction.shape.leaves() if operands else ():
+        result = instruction.id, index
+        if flow.value(result) == result:
+            alike = (v for v in operands if instructions[v[0]].shape.at(v[1]) == shape)
+            yield from ((value, result) for value in alike)
 
 
-def _shares_on_gpu(module: Module, instruction: Instruction, index: Index, number: int, value: Position) -> bool:
-    """XLA GPU's rule for fusions: as many elements of the same size, read in the places where they are written.
+def may_take_over_on_gpu(flow: Dataflow, instruction: Instruction) -> Iterator[tuple[Position, Position]]:
+    """The same by XLA GPU's rule for fusions: as many elements of one size, read in the places where they are written.
 
     Only what computes a value directly before lends: XLA does not look through bitcasts and tuples here.
     """
-    if value[0] != instruction.operands[number]:
-        return False
-    if instruction.opcode != "fusion":
-        return _shares(module, instruction, index, number, value)
-    operand, result = module.instructions[value[0]].shape.at(value[1]), instruction.shape.at(index)
-    if math.prod(operand.dimensions) != math.prod(result.dimensions) or operand.bytes != result.bytes:
-        return False
-    if instruction.fusion_kind not in ("kLoop", "kInput"):
-        return False
-    inner = module.by_id[instruction.called[0]]
-    root = module.instructions[inner.root]
-    output = root.operands[index[0]] if index else root.id
-    return output in (_reached(inner, number, _MOVES_ELEMENTS - {"bitcast"}) or ())
+    instructions = flow.module.instructions
+    for number, operand in enumerate(instruction.operands):
+        value = flow.value((operand, ()))
+        if value[0] != operand:
+            continue
+        shape = instructions[value[0]].shape.at(value[1])
+        for index, written in instruction.shape.leaves():
+            alike = math.prod(shape.dimensions) == math.prod(written.dimensions) and shape.bytes == written.bytes
+            if instruction.opcode != "fusion":
+                alike = shape == written and number in _elementwise_operands(flow.module, instruction)
+            elif alike and instruction.fusion_kind in ("kLoop", "kInput"):
+                inner = flow.module.by_id[instruction.called[0]]
+                root = instructions[inner.root]
+                alike = (root.operands[index[0]] if index else root.id) in _written_in_place(inner, number)
+            else:
+                alike = False
+            result = instruction.id, index
+            if alike and flow.value(result) == result:
+                yield value, result
 
 
-def _elementwise(module: Module, instruction: Instruction, operand: int) -> bool:
-    if instruction.opcode != "fusion":
-        return instruction.opcode != "copy" and instruction.opcode not in _MOVES_ELEMENTS
-    if instruction.fusion_kind not in ("kLoop", "kInput"):
-        return False
-    return _reached(module.by_id[instruction.called[0]], operand, _MOVES_ELEMENTS) is not None
-
-
-def _reached(fusion: Computation, operand: int, moving: frozenset[str]) -> set[int] | None:
-    """What is computed from an operand; None where some of it has its elements in other places."""
-    reached = {fusion.parameters[operand].id}
+def _written_in_place(fusion: Computation, parameter: int) -> set[int]:
+    """What is computed from a parameter; nothing where some of that has its elements in other places."""
+    reached = {fusion.parameters[parameter].id}
     for i in fusion.instructions:  # operands first
         if i.id not in reached and any(o in reached for o in i.operands):
-            if i.opcode in moving:
-                return None
+            if i.opcode in MOVES_ELEMENTS and i.opcode != "bitcast":
+                return set()
             reached.add(i.id)
     return reached
 
 
-def _lend(groups: list[Group], lendings: list[tuple[Position, Position]], ranges: dict[Position, Span]) -> list[Group]:
+def _elementwise_operands(module: Module, instruction: Instruction) -> Collection[int]:
+    """Numbers of the operands that the result is computed from element by element."""
+    if instruction.opcode != "fusion":
+        moves = instruction.opcode == "copy" or instruction.opcode in MOVES_ELEMENTS
+        return () if moves else range(len(instruction.operands))
+    if instruction.fusion_kind not in ("kLoop", "kInput"):
+        return ()
+    return module.by_id[instruction.called[0]].elementwise_parameters
+
+
+def _lend(
+    flow: Dataflow, groups: list[Group], lendings: list[tuple[Position, Position]], ranges: dict[Position, Span]
+) -> list[Group]:
     """Ends each lender one step sooner: from then on its borrower counts.
 
-    Only a buffer of temporaries that has no place yet can borrow, and only from one that is no result's.
+    Only a temporary that has no place yet can borrow, and only from another one, which it reads under its own name;
+    neither shares its memory with other values anyway.
     """
-    first = {g.values[0] for g in groups if g.kind == "temporary" and not g.hosted}
-    own = {v for g in groups if g.kind == "temporary" and not g.hosted for v in g.values}
+    alone = {g.values[0] for g in groups if g.kind == "temporary" and not g.hosted and len(g.values) == 1}
+    lender_of: dict[Position, Position] = {}
     lent: set[Position] = set()
     for lender, borrower in lendings:
-        if lender in own and borrower in first and lender not in lent:
+        reads = lender[0] in flow.module.instructions[borrower[0]].operands
+        if reads and {lender, borrower} <= alone and lender not in lent and borrower not in lender_of:
             lent.add(lender)
-            first.remove(borrower)
-    return [dataclasses.replace(g, spans=tuple(_until(ranges[v], v in lent) for v in g.values)) for g in groups]
+            lender_of[borrower] = lender
+    return [
+        dataclasses.replace(
+            g, spans=tuple(_until(ranges[v], v in lent) for v in g.values), taken_from=lender_of.get(g.values[0])
+        )
+        for g in groups
+    ]
 
 
 def _until(span: Span, lent: bool) -> Span:
     return (span[0], max(span[0], span[1] - 1)) if lent else span
 
 
-def _host(groups: list[Group], lendings: dict[Position, Position], ranges: dict[Position, Span]) -> list[Group]:
-    """Marks the temporaries that fit into a result's memory while nothing else is there."""
-    hosts = sorted((g for g in groups if g.kind == "output"), key=lambda g: g.bytes)
-    guests = [list(g.values) for g in hosts]
+def _host(
+    flow: Dataflow, groups: list[Group], lendings: frozenset[tuple[Position, Position]], ranges: dict[Position, Span]
+) -> list[Group]:
+    """Marks the temporaries that fit into a result's memory while nothing else is there.
+
+    In the order of XLA's `BufferAssigner`: large ones first, each into memory where one of its operands is, else
+    into the smallest that was set aside last.
+    """
+    order, results = text_order(flow.module), result_values(flow)
+    taken = (g for g in groups if not results.isdisjoint(g.values))
+    hosts = sorted(taken, key=lambda g: (g.bytes, -order(g.values)))
+    guests = {id(g): list(g.values) for g in hosts}
     hosted: set[int] = set()
     temporaries = (g for g in groups if g.kind == "temporary")
-    for group in sorted(temporaries, key=lambda g: (-g.bytes, -sum(end - start for start, end in g.spans))):
-        for host, values in zip(hosts, guests, strict=True):
+    for group in sorted(temporaries, key=lambda g: (-g.bytes, order(g.values))):
+        operands = {flow.value((o, ())) for i, _ in group.values for o in flow.module.instructions[i].operands}
+        beside = [g for g in hosts if not operands.isdisjoint(guests[id(g)])]
+        for host in (*beside, *hosts):
+            values = guests[id(host)]
             if group.bytes <= host.bytes and not _interfere(group.values, values, lendings, ranges):
                 values.extend(group.values)
                 hosted.add(id(group))
@@ -247,15 +278,22 @@ def _host(groups: list[Group], lendings: dict[Position, Position], ranges: dict[
     return [dataclasses.replace(g, hosted=True) if id(g) in hosted else g for g in groups]
 
 
+def text_order(module: Module) -> Callable[[Iterable[Position]], int]:
+    """Where the first of some values stands in the module's text; the entry computation first."""
+    count = itertools.count()
+    at = {i: next(count) for c in reversed(module.computations) for i in c.text}
+    return lambda values: min(at[i] for i, _ in values)
+
+
 def _interfere(
     ours: Iterable[Position],
-    theirs: list[Position],
-    lendings: dict[Position, Position],
+    theirs: Iterable[Position],
+    lendings: frozenset[tuple[Position, Position]],
     ranges: dict[Position, Span],
 ) -> bool:
     for a in ours:
         for b in theirs:
             (start, end), (other_start, other_end) = ranges[a], ranges[b]
-            if start <= other_end - (lendings.get(b) == a) and other_start <= end - (lendings.get(a) == b):
+            if start <= other_end - ((b, a) in lendings) and other_start <= end - ((a, b) in lendings):
                 return True
     return False

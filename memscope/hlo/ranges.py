@@ -48,7 +48,7 @@ def flatten(module: Module) -> Schedule:
 def live_ranges(flow: Dataflow, schedule: Schedule) -> dict[Position, Span]:
     """First and last time of every value, by the position that defines it.
 
-    Arguments and results live throughout: the caller holds them.
+    Arguments and results live throughout: the caller holds them. A donated argument is free once it is read.
     """
     last = max(0, len(schedule.instructions) - 1)
     roots = {c.root: schedule.spans[c.id][1] for c in flow.module.computations if c.id in schedule.spans}
@@ -64,23 +64,26 @@ def live_ranges(flow: Dataflow, schedule: Schedule) -> dict[Position, Span]:
             position = instruction.id, index
             if instruction.id in roots or flow.value(position) == position:
                 extend(position, roots.get(instruction.id, time))
-        for position, used_until in _uses(flow.module, schedule, instruction, time):
-            extend(position, used_until)
-    for parameter in flow.module.entry.parameters.values():
+        until = time
+        if instruction.opcode == "while":  # the body's own copy of the state takes over as soon as it starts
+            until = schedule.spans[instruction.called[0]][0]
+        for position in reads(flow.module, instruction):
+            extend(position, until)
+    donated = {(number, index) for _, number, index in flow.module.donations}
+    for number, parameter in flow.module.entry.parameters.items():
         for index in positions(parameter.shape):
-            ranges[parameter.id, index] = 0, last
+            until = ranges[parameter.id, index][1] if (number, index) in donated else last
+            ranges[parameter.id, index] = 0, until
     return ranges
 
 
-def _uses(module: Module, schedule: Schedule, instruction: Instruction, time: int) -> Iterator[tuple[Position, int]]:
+def reads(module: Module, instruction: Instruction) -> Iterator[Position]:
+    """The positions that an instruction reads; a tuple is made of its parts without reading them."""
     if instruction.opcode == "tuple":
         return
-    until = time
-    if instruction.opcode == "while":  # the body's own copy of the state takes over as soon as it starts
-        until = schedule.spans[instruction.called[0]][0]
     for operand in instruction.operands:
         if instruction.opcode == "get-tuple-element":
-            yield (operand, ()), until
+            yield operand, ()
             continue
         for index in positions(module.instructions[operand].shape):
-            yield (operand, index), until
+            yield operand, index

@@ -121,14 +121,19 @@ def buckets(profile: Profile, count: int) -> list[int]:
     return [max(range(start, end), key=profile.timeline.__getitem__) for start, end in stretches]
 
 
+def sparkline(profile: Profile, top: int) -> str:
+    """The timeline as a row of bars, `top` bytes being the highest."""
+    levels = [profile.timeline[s] * (len(_BARS) - 1) // top for s in buckets(profile, _WIDTH)]
+    return "".join(_BARS[level] for level in levels)
+
+
 def _timeline(profile: Profile) -> list[str]:
     top = max(profile.timeline, default=0)
     if not top:
         return []
-    levels = [profile.timeline[s] * (len(_BARS) - 1) // top for s in buckets(profile, _WIDTH)]
     return [
         f"bytes in use, over the schedule; the peak is at {peak_step(profile)}",
-        "  " + "".join(_BARS[level] for level in levels),
+        "  " + sparkline(profile, top),
     ]
 
 

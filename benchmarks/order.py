@@ -1,0 +1,181 @@
+"""How much does the order of instructions save, and what does it cost? `memscope.schedule` on networks of many kinds.
+
+    python -m benchmarks.order                   # all of them
+    python -m benchmarks.order ResNet "batch 1"  # those whose names have one of these in them
+    python -m benchmarks.order --no-times        # nothing runs: sizes are XLA's own
+    python -m benchmarks.order --deep            # a transformer of 24 layers as well: 2,000 instructions
+
+Sizes are temporaries of the build that `jax.jit` makes, in XLA's default order, in that of its memory-optimised
+scheduler, and in the best that XLA confirmed. A time ratio compares the last with the first, interleaved. Nothing is
+asserted. Writes `results/order.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import memscope
+from memscope.measure import measure_here
+from memscope.schedule.search import Scheduled
+
+from .accounts import table, text_ratio, write_json
+from .networks import Program, deep_transformer, programs
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One program. Sizes in bytes; `gap` is a fraction of the peak, `ratio` of times, `off` of what was predicted.
+
+    Attributes:
+      bound: no order needs less for temporaries.
+      search_seconds: compiling apart; `all_seconds` has everything, tracing to confirming.
+      off: the largest error of a prediction among the orders that were compiled.
+      equal: whether the results are the same bits as in XLA's default order; None where nothing ran.
+    """
+
+    program: str
+    instructions: int
+    default: int
+    memory_optimised: int
+    best: int
+    bound: int
+    gap: float
+    by: str
+    search_seconds: float
+    all_seconds: float
+    off: float | None
+    ratio: float | None = None
+    equal: bool | None = None
+
+    @property
+    def cut(self) -> float:
+        """Of XLA's default temporaries."""
+        return 1 - self.best / max(1, self.default)
+
+    @property
+    def cut_of_better(self) -> float:
+        """Of the temporaries of the better one of XLA's two schedulers."""
+        return 1 - self.best / max(1, min(self.default, self.memory_optimised))
+
+
+def run(program: Program, seconds: float, budget: float) -> Row:
+    """Schedules a program, and times it where there is a budget for that."""
+    start = time.perf_counter()
+    shapes = jax.eval_shape(program.make_args)
+    found = memscope.schedule(program.fn, *shapes, donate_argnums=program.donate_argnums, seconds=seconds)
+    took = time.perf_counter() - start
+    default, memory, *ours = found.found.confirmed
+    errors = [abs(s.predicted_temp_bytes / s.temp_bytes - 1) for s in ours if s.predicted_temp_bytes is not None]
+    row = Row(
+        program=program.name,
+        instructions=len(found.order),
+        default=default.temp_bytes,
+        memory_optimised=memory.temp_bytes,
+        best=found.temp_bytes,
+        bound=found.found.temp_bound_bytes,
+        gap=found.gap,
+        by=found.found.best.by,
+        search_seconds=found.seconds,
+        all_seconds=took,
+        off=max(errors, default=None),
+    )
+    return timed(row, program, found, budget) if budget and found.changed else row
+
+
+def timed(row: Row, program: Program, found: memscope.Schedule, budget: float) -> Row:
+    """The same with the time and the results of XLA's default order and of the best one."""
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(program.make_args())]
+    donated = found.program.donated
+
+    def runner(scheduled: Scheduled) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:  # what may be overwritten is copied, in both orders
+            given = [jnp.array(a) if d else a for a, d in zip(args, donated, strict=True)]
+            return scheduled.compiled.call(*given)
+
+        return call
+
+    before, after = measure_here([runner(found.found.default), runner(found.found.best)], leaves, budget_seconds=budget)
+    equal = all(np.array_equal(a, b, equal_nan=True) for a, b in zip(before.outputs, after.outputs, strict=True))
+    return dataclasses.replace(row, ratio=after.seconds / before.seconds, equal=equal)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """What they come to together."""
+    ratios = [row.ratio for row in rows if row.ratio is not None]
+    off = [row.off for row in rows if row.off is not None]
+    lines = [
+        f"mean cut of XLA's default temporaries: {statistics.mean(row.cut for row in rows):.1%}; of the better of its "
+        f"two schedulers: {statistics.mean(row.cut_of_better for row in rows):.1%} ({len(rows)} programs)",
+        f"never worse: {all(row.best <= min(row.default, row.memory_optimised) for row in rows)}; "
+        f"within 1% of the bound: {sum(row.gap <= 0.01 for row in rows)} of {len(rows)}",
+        f"search: median {statistics.median(row.search_seconds for row in rows):.1f} s, worst "
+        f"{max(row.search_seconds for row in rows):.1f} s; with all compiling: median "
+        f"{statistics.median(row.all_seconds for row in rows):.1f} s",
+    ]
+    if off:
+        lines.append(f"predicted within 2%: {sum(o <= 0.02 for o in off)} of {len(off)}, worst {max(off):.1%}")
+    if ratios:
+        mean = math.prod(ratios) ** (1 / len(ratios))
+        lines.append(
+            f"time: geometric mean {mean:.2f}x, {min(ratios):.2f}x to {max(ratios):.2f}x; the same bits: "
+            f"{sum(bool(row.equal) for row in rows if row.ratio is not None)} of {len(ratios)}"
+        )
+    return "\n".join(lines)
+
+
+def cells(row: Row) -> list[str]:
+    def mb(size: int) -> str:
+        return f"{size / 1e6:,.2f}"
+
+    return [
+        row.program,
+        f"{row.instructions:,}",
+        mb(row.default),
+        mb(row.memory_optimised),
+        mb(row.best),
+        mb(row.bound),
+        f"{row.cut:.1%}",
+        f"{row.cut_of_better:.1%}",
+        f"{row.gap:.1%}",
+        f"{row.search_seconds:.1f}",
+        f"{row.all_seconds:.1f}",
+        "-" if row.off is None else f"{row.off:.2%}",
+        text_ratio(row.ratio),
+        {None: "-", True: "yes", False: "NO"}[row.equal],
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.order", description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", help="parts of programs' names")
+    parser.add_argument("--seconds", type=float, default=5.0, help="to search each (default: %(default)s)")
+    parser.add_argument("--no-times", action="store_true", help="compile only")
+    parser.add_argument("--budget", type=float, default=3.0, help="seconds to time each (default: %(default)s)")
+    parser.add_argument("--deep", action="store_true", help="a 24-layer transformer as well")
+    options = parser.parse_args(argv)
+    rows = []
+    for program in [*programs(), *([deep_transformer()] if options.deep else [])]:
+        if options.names and not any(name in program.name for name in options.names):
+            continue
+        rows.append(run(program, options.seconds, 0.0 if options.no_times else options.budget))
+        print("  " + "  ".join(cells(rows[-1])), file=sys.stderr, flush=True)
+    header = "program|instructions|default MB|memory MB|best MB|bound MB|cut|of better|gap|search s|all s|off|time|same"
+    print(table(header.split("|"), [cells(row) for row in rows]))
+    print("\n" + summary(rows))
+    print(f"written to {write_json('order.json', [dataclasses.asdict(row) for row in rows])}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""The least peak of a problem, closed in on from both sides: better orders from above, proofs from below."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterable
+
+from . import solver
+from .bound import Cuts, lower_bound
+from .exhaust import order_within
+from .heuristics import bisect, depth_first, greedy
+from .problem import Order, OrderProblem
+from .reduce import reduce
+from .tighten import tighten
+
+Progress = Callable[[str], None]
+
+DEPTH_FIRST, BISECTED = 20, 4
+"""How many random depth-first orders are tried, and how many of the best orders are bisected."""
+
+CLOSE = 0.002
+"""A gap, as a fraction of the peak, that is not worth more time."""
+
+COARSE = 0.01
+"""A gap below which limits that did not tell at first are left for a greater effort."""
+
+EFFORTS = (0.4, 1.5)
+"""Seconds for one limit: first for all of them, then again for those that stayed open."""
+
+SOLVER_SHARE = 0.8
+"""The part of the time left that the solver gets."""
+
+
+class Bracket:
+    """The best orders so far and the lower bound.
+
+    Attributes:
+      lower: no order needs fewer bytes; proved.
+    """
+
+    def __init__(self, problem: OrderProblem, lower: int, deadline: float, found: Callable[[int, int], None]) -> None:
+        self.problem = problem
+        self.lower = lower
+        self._deadline = deadline
+        self._found = found
+        self._cuts = Cuts(problem)
+        self._pool: dict[Order, int] = {}
+        self._unit = math.gcd(*(s.bytes for s in problem.storages), *problem.extra) or 1
+
+    @property
+    def peak(self) -> int:
+        return min(self._pool.values())
+
+    @property
+    def order(self) -> Order:
+        return min(self._pool, key=self._pool.__getitem__)
+
+    def best(self, count: int) -> list[Order]:
+        """The best orders, best first."""
+        return sorted(self._pool, key=self._pool.__getitem__)[:count]
+
+    def offer(self, order: Order) -> None:
+        """Takes an order into account."""
+        before = min(self._pool.values(), default=None)
+        self._pool[order] = self.problem.peak(order)
+        if before is not None and self._pool[order] < before:
+            self._found(self.peak, self.lower)
+
+    def _raise(self, limit: int) -> None:
+        """Notes that no order stays within the limit."""
+        self.lower = max(self.lower, (limit // self._unit + 1) * self._unit)
+        self._found(self.peak, self.lower)
+
+    def is_open(self, gap: float = CLOSE) -> bool:
+        return self.peak - self.lower > gap * self.peak and time.monotonic() < self._deadline
+
+    def start(self, hints: Iterable[Order]) -> None:
+        """Heuristic orders, and the bound by minimum cuts."""
+        generator = random.Random(0)
+        orders = [*hints, depth_first(self.problem)]
+        orders += [depth_first(self.problem, generator) for _ in range(DEPTH_FIRST)]
+        orders += [greedy(self.problem, score) for score in (lambda d, c: (c, d), lambda d, c: (d, c))]
+        for order in orders:
+            self.offer(order)
+        self.lower = max(self.lower, lower_bound(self._cuts, self._pool, self._deadline))
+        for order in self.best(BISECTED):
+            for late in (False, True):
+                if self.is_open():
+                    self.offer(bisect(self._cuts, order, self.lower, self._deadline, late=late))
+
+    def narrow(self) -> None:
+        """Tries limits between the bound and the peak, with more effort where less didn't tell."""
+        for effort in EFFORTS:
+            if self.is_open():
+                self._within(self.lower, effort)
+            doubtful = self._from_above(effort)
+            while self.is_open() and doubtful - self.lower > COARSE * doubtful:
+                limit = (self.lower + doubtful) // 2
+                if self._within(limit, effort):
+                    doubtful = self._from_above(effort)
+                elif self.lower <= limit:
+                    doubtful = limit
+
+    def _from_above(self, effort: float) -> int:
+        """Tries limits just below the peak while that brings better orders; gives the one that did not tell."""
+        while self.is_open():
+            limit = int(self.peak * (1 - CLOSE))
+            within = self._within(limit, effort)
+            if within is None:
+                return limit
+            if within and self.is_open():
+                self._within((self.lower + self.peak) // 2, effort)
+        return self.peak
+
+    def _within(self, limit: int, effort: float) -> bool | None:
+        """Whether an order stays within the limit; None where the effort, in seconds for each step, didn't tell."""
+        tight = tighten(self._cuts, limit, self._until(effort))
+        if tight is None:
+            self._raise(limit)
+            return False
+        for problem, turn in ((tight.problem, _same), (tight.problem.reversed(), _backwards)):
+            rest = reduce(problem)
+            guide = rest.restrict(turn(self.order))
+            attempt = order_within(rest.problem, limit, guide, self._until(effort))
+            if attempt.order is not None:
+                order = turn(rest.expand(attempt.order))
+                self.offer(order)
+                self.offer(bisect(self._cuts, order, self.lower, self._until(effort)))
+                return True
+            if attempt.complete:
+                self._raise(limit)
+                return False
+        return None
+
+    def _until(self, seconds: float) -> float:
+        return min(self._deadline, time.monotonic() + seconds)
+
+    def hand_over(self) -> None:
+        """Lets the solver have most of the time that is left, where the gap is worth it."""
+        if not self.is_open(COARSE):
+            return
+        deadline = time.monotonic() + SOLVER_SHARE * (self._deadline - time.monotonic())
+        tight = tighten(self._cuts, self.peak - self._unit, deadline)
+        if tight is None:
+            self._raise(self.peak - self._unit)
+            return
+        answer = solver.improve(
+            tight.problem, self.order, self.lower, deadline, lambda peak: self._found(peak, self.lower)
+        )
+        self.lower = max(self.lower, min(answer.lower_bound, self.peak))
+        if answer.order is not None:
+            self.offer(answer.order)
+
+
+def _same(order: Order) -> Order:
+    return order
+
+
+def _backwards(order: Order) -> Order:
+    return order[::-1]

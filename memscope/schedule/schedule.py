@@ -1,0 +1,240 @@
+"""`memscope.schedule`: a function in the order of instructions that needs the least memory, confirmed by XLA."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._jax_private import api_boundary
+from ..arguments import static_values
+from ..compile import Build, Compiled
+from ..errors import ArgumentError, SizeError, TargetError
+from ..hlo.heap import ALIGNMENT
+from ..hlo.module import parse_module
+from ..hlo.ranges import flatten
+from ..planned import PlannedFunction, Signature, dynamic_only
+from ..profile import Profile, profile_compiled
+from ..program import Program
+from ..report.schedule import schedule_fragment, schedule_page, schedule_text
+from ..target import Target, resolve
+from ..trace import check_keywords, trace
+from .placement import LiveRange, place
+from .predict import temporary_heap
+from .search import Found, Progress, find_order
+
+RESERVED = ("target", "seconds", "static_argnums", "static_argnames", "donate_argnums", "progress")
+
+CERTAIN = 2e-3
+"""The gap, as a fraction of the peak, that small buffers and alignment leave where an order can't be bettered."""
+
+
+PLACING_SECONDS = 2.0
+"""For the solver to place the temporaries of a schedule."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fragmentation:
+    """Where XLA puts the temporaries of a schedule, beside the best that could be done: a report, in bytes.
+
+    XLA's CPU compiler takes an order, but no offsets: what it would save by better ones stays out of reach.
+
+    Attributes:
+      xla_bytes: what XLA sets aside.
+      live_bytes: the most that is alive at once; the rest are gaps.
+      best_bytes: what the best offsets that were found would need.
+      bound_bytes: no offsets need less; proved.
+      remark: what a reader should know about the search, or "".
+    """
+
+    xla_bytes: int
+    live_bytes: int
+    best_bytes: int
+    bound_bytes: int
+    remark: str
+
+    @property
+    def xla_gaps(self) -> int:
+        """Bytes of gaps that XLA leaves."""
+        return max(0, self.xla_bytes - self.live_bytes)
+
+    @property
+    def best_gaps(self) -> int:
+        """Bytes of gaps that the best offsets leave."""
+        return self.best_bytes - self.live_bytes
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Schedule:
+    """A function compiled in another order of its instructions; values, shapes and work are as before.
+
+    All bytes are XLA's own account of the whole call: arguments + results + temporaries.
+
+    Attributes:
+      fn: the function in that order; same pytrees in and out. Inlined into another function's trace it runs in
+        whatever order XLA gives that one.
+      peak_bytes, default_peak_bytes: in this order and in XLA's own, both of the build that `jax.jit` makes.
+      lower_bound_bytes: no order needs less; proved.
+      order: the names of the HLO instructions as they run; those of a loop's body once, before the loop.
+      seconds: of search, compiling apart.
+    """
+
+    program: Program
+    target: Target
+    fn: Callable[..., Any]
+    peak_bytes: int
+    default_peak_bytes: int
+    lower_bound_bytes: int
+    order: tuple[str, ...]
+    seconds: float
+    found: Found = dataclasses.field(repr=False)
+
+    @property
+    def gap(self) -> float:
+        """By how much of `peak_bytes` an order could be better than this one at the most: 0.03 is 3%."""
+        return 1 - self.lower_bound_bytes / self.peak_bytes if self.peak_bytes else 0.0
+
+    @property
+    def optimal(self) -> bool:
+        """Whether it is proved that no order needs less, to 0.2% of the peak."""
+        return self.gap <= CERTAIN
+
+    @property
+    def changed(self) -> bool:
+        """Whether an order was found that needs less than XLA's own."""
+        return self.found.best is not self.found.default
+
+    @property
+    def temp_bytes(self) -> int:
+        return self.compiled.temp_bytes
+
+    @property
+    def default_temp_bytes(self) -> int:
+        return self.found.default.temp_bytes
+
+    @property
+    def hidden_bytes(self) -> int:
+        """The most that XLA's library fusions may take beside its account, whatever the order."""
+        return self.compiled.hidden_bytes
+
+    @property
+    def compiled(self) -> Compiled:
+        return self.found.best.compiled
+
+    @functools.cached_property
+    def profile(self) -> Profile:
+        """Where the memory goes in this order."""
+        return profile_compiled(self.program.as_traced, self.compiled, target=self.target)
+
+    @functools.cached_property
+    def original_profile(self) -> Profile:
+        """Where the memory goes in XLA's own order."""
+        return profile_compiled(self.program.as_traced, self.found.default.compiled, target=self.target)
+
+    @functools.cached_property
+    def placement(self) -> Fragmentation:
+        """XLA's offsets for the temporaries beside the best ones; searched for when first asked for."""
+        heap, blocks = temporary_heap(parse_module(self.compiled.module))
+        ranges = [
+            LiveRange(min(start for start, _ in b.spans), max(end for _, end in b.spans), b.bytes) for b in blocks
+        ]
+        best = place(ranges, PLACING_SECONDS, ALIGNMENT)
+        total = min(best.total_bytes, heap.bytes)
+        return Fragmentation(self.temp_bytes, best.load_bytes, total, best.lower_bound_bytes, best.remark)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures and the order as numbers, strings and lists, for JSON."""
+        names = ("peak_bytes", "default_peak_bytes", "lower_bound_bytes", "gap", "optimal", "temp_bytes")
+        figures = {name: getattr(self, name) for name in (*names, "default_temp_bytes", "hidden_bytes", "seconds")}
+        return {"name": self.program.name, "target": self.target.name, **figures, "order": list(self.order)}
+
+    def to_html(self) -> str:
+        """A page of its own: no scripts and nothing to load."""
+        return schedule_page(self)
+
+    def _repr_html_(self) -> str:
+        return schedule_fragment(self)
+
+    def __str__(self) -> str:
+        return schedule_text(self)
+
+    __repr__ = __str__
+
+
+@api_boundary
+def schedule(
+    fn: Callable[..., Any],
+    *args: Any,
+    target: str | Target | None = None,
+    seconds: float = 10,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    donate_argnums: int | Sequence[int] = (),
+    progress: Progress | None = None,
+    **kwargs: Any,
+) -> Schedule:
+    """Puts the instructions of `fn(*args, **kwargs)` into the order that needs the least memory. Nothing runs.
+
+    What is computed stays the same, bit for bit. The order is that of OLLA (arXiv 2210.12924, section 3.2): XLA
+    confirms it, and keeps its own where none is better.
+
+    Args:
+      fn: a function that `jax.jit` would take.
+      args, kwargs: its arguments; `jax.ShapeDtypeStruct` may stand for any array.
+      target: where it is to run; None is this machine's CPU.
+      seconds: to search at the most; compiling comes on top.
+      static_argnums, static_argnames, donate_argnums: as in `jax.jit`.
+      progress: called with one line of text for each thing the search does.
+
+    Raises:
+      TypeError: the arguments are not what `jax.jit` takes, or `seconds` is no number.
+      ValueError: `seconds` is below zero.
+      TargetError: there is no such target.
+      Whatever `fn` raises while it is traced.
+
+    Example:
+      >>> sched = memscope.schedule(jax.grad(loss), weights, batch)
+      >>> gradient = sched.fn(weights, batch)
+    """
+    check_keywords(fn, target, RESERVED)
+    _check_seconds(seconds)
+    place = resolve(target)
+    if place.platform != "cpu":
+        raise TargetError(f"memscope.schedule sets orders on the CPU alone, not on {place.name}.")
+    program = trace(
+        fn,
+        args,
+        kwargs,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        donate_argnums=donate_argnums,
+        platform=place.platform,
+    )
+    static = static_values(args, kwargs, static_argnums, static_argnames, fn)
+    found = find_order(program.as_traced, Build.PLAIN, place, seconds, progress or (lambda line: None))
+    return _schedule(Signature(fn, program, len(args), static), place, found)
+
+
+def _schedule(signature: Signature, target: Target, found: Found) -> Schedule:
+    program, best = signature.program, found.best.compiled
+    original = dynamic_only(signature.fn, signature.static)
+    return Schedule(
+        program=program,
+        target=target,
+        fn=PlannedFunction(signature, program.closed, best.build, original, target, best.call, "scheduled"),
+        peak_bytes=best.peak_bytes,
+        default_peak_bytes=found.default.compiled.peak_bytes,
+        lower_bound_bytes=best.peak_bytes - best.temp_bytes + found.temp_bound_bytes,
+        order=tuple(i.name for i in flatten(parse_module(best.module)).instructions),
+        seconds=found.seconds,
+        found=found,
+    )
+
+
+def _check_seconds(seconds: Any) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise ArgumentError(f"seconds is a {type(seconds).__name__}: give a number of seconds to search, as in 5.")
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise SizeError(f"seconds is {seconds}: give a number of seconds to search, 0 or more.")

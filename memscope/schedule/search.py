@@ -1,0 +1,205 @@
+"""The best order that XLA confirms: its own two schedulers' against those that the solver finds."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ..compile import Build, Compiled, compile_flat, compile_program
+from ..evaluate import run_program
+from ..hlo.module import Module, parse_module
+from ..program import Program
+from ..sizes import format_bytes
+from ..target import Target
+from .from_hlo import ComputationOrder, OrderingProblems
+from .hook import ordering
+from .predict import Sequences, in_order, temporary_heap
+from .problem import Order
+from .solve import solve
+
+Progress = Callable[[str], None]
+
+MEMORY_OPTIMISED = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+DEFAULT, MEMORY, OURS = "XLA's default", "XLA's memory-optimised scheduler", "memscope"
+
+CONFIRMATIONS = 2
+"""How many orders are compiled: those of equal peak differ in how XLA packs them, by a little less than predicted."""
+
+HOSTS_MATTER = 0.002
+"""The share of its peak that a computation may save by temporaries in results' memory, for that to be thought of."""
+
+WORTH = 0.001
+"""By what share of the temporaries an order has to promise less than XLA's own to be compiled."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scheduled:
+    """A program compiled in some order.
+
+    Attributes:
+      by: whose order it is.
+      predicted_temp_bytes: what the model of XLA's heap said before; None where XLA chose the order itself.
+    """
+
+    by: str
+    compiled: Compiled
+    predicted_temp_bytes: int | None = None
+
+    @property
+    def temp_bytes(self) -> int:
+        return self.compiled.temp_bytes
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Found:
+    """What the search came to.
+
+    Attributes:
+      best: the one with the fewest temporaries; XLA's default where none has fewer.
+      confirmed: all that were compiled, the default first.
+      temp_bound_bytes: no order needs less for temporaries; proved.
+      seconds: of search, compiling apart.
+      remark: what a reader should know about the search, or "".
+    """
+
+    best: Scheduled
+    confirmed: tuple[Scheduled, ...]
+    temp_bound_bytes: int
+    seconds: float
+    remark: str
+
+    @property
+    def default(self) -> Scheduled:
+        return self.confirmed[0]
+
+
+def find_order(
+    program: Program, build: Build, target: Target, seconds: float, progress: Progress = lambda line: None
+) -> Found:
+    """Looks for the order in which a program needs the least memory, and has XLA confirm it.
+
+    Args:
+      build: what is compiled, each time.
+      seconds: of search; compiling comes on top.
+    """
+    progress(f"compiling {program.name} in XLA's own two orders ({len(program.eqns)} eqns)")
+    with ThreadPoolExecutor(1) as other:  # XLA compiles without the interpreter lock
+        memory = other.submit(compile_flat, run_program(program), program, build, target, MEMORY_OPTIMISED)
+        default = compile_program(program, build, target)
+        confirmed = [Scheduled(DEFAULT, default), Scheduled(MEMORY, memory.result())]
+    start = time.perf_counter()
+    module = parse_module(default.module)
+    orders = _Orders(module, [parse_module(s.compiled.module) for s in confirmed], seconds, progress)
+    spent = time.perf_counter() - start
+    lowest = min(s.temp_bytes for s in confirmed)
+    promising = [(order, predicted) for order, predicted in orders.ranked if predicted < (1 - WORTH) * lowest]
+    if promising and not module.donations:  # a module that passed through a pass has forgotten its donations
+        progress(f"confirming {format_bytes(promising[0][1])} of temporaries, from {format_bytes(default.temp_bytes)}")
+        confirmed += _confirmed(program, build, target, promising[:CONFIRMATIONS])
+    best = min(confirmed, key=lambda s: s.temp_bytes)  # of equals the first: XLA's default before all others
+    return Found(best, tuple(confirmed), min(orders.bound, best.temp_bytes), spent, orders.remark)
+
+
+def _confirmed(
+    program: Program, build: Build, target: Target, promising: Sequence[tuple[Sequences, int]]
+) -> list[Scheduled]:
+    """Those of the orders that XLA could be given, compiled; with a warning where it could not."""
+    with ThreadPoolExecutor(CONFIRMATIONS) as pool:
+        jobs = [pool.submit(_compile, program, build, target, *each) for each in promising]
+        tried = [job.result() for job in jobs]
+    refusals = [each for each in tried if isinstance(each, str)]
+    if refusals:
+        warnings.warn(
+            f"an order that was found for {program.name} could not be set inside XLA ({refusals[0]}).",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return [each for each in tried if isinstance(each, Scheduled)]
+
+
+def _compile(program: Program, build: Build, target: Target, sequences: Sequences, predicted: int) -> Scheduled | str:
+    """The program in an order, or why XLA could not be given it."""
+    try:
+        with ordering(name for sequence in sequences.values() for name in sequence) as request:
+            run = run_program(program)
+            run.__name__ = program.name + request.token
+            compiled = compile_flat(run, program, build, target)
+    except Exception as error:  # XLA compiled the same in its own order: the order is at fault
+        return str(error).partition("\n")[0]
+    if not request.applied:
+        return str(request.error or "its pass was not run")
+    return Scheduled(OURS, compiled, predicted)
+
+
+class _Orders:
+    """The orders of a module's computations, callees first, and what they would need."""
+
+    def __init__(self, module: Module, known: Sequence[Module], seconds: float, progress: Progress) -> None:
+        self._module, self._known, self._progress = module, known, progress
+        self._problems = OrderingProblems(module)
+        self._until = time.perf_counter() + seconds
+        self._held: dict[int, int] = {}  # by each computation, in its best order
+        self._slack: dict[int, int] = {}  # how much less it may be able to do with
+        self.remark = ""
+        self.bound = 0
+        self.ranked = self._ranked()
+
+    def _ranked(self) -> list[tuple[Sequences, int]]:
+        """Orders of the module, each with its predicted bytes of temporaries, best first."""
+        chosen: dict[int, Sequence[str]] = {}
+        candidates: list[Sequences] = []
+        for computation in self._problems.computations:
+            problem = self._problems.problem(computation, self._held)
+            orders = self._solved(problem)
+            if computation is self._module.entry:
+                candidates = [{**chosen, computation.id: problem.sequence(order)} for order in orders]
+            elif orders:
+                chosen[computation.id] = problem.sequence(orders[0])
+        return sorted(((c, self._predicted(c)) for c in candidates), key=lambda pair: pair[1])
+
+    def _predicted(self, sequences: Sequences) -> int:
+        return temporary_heap(in_order(self._module, sequences))[0].bytes
+
+    def _solved(self, computation: ComputationOrder) -> list[Order]:
+        """Orders of one computation, best first; what it holds, and may hold at the least, is noted down."""
+        hints = self._hints(computation)
+        problem = computation.problem
+        if computation.with_results is not None and self._hosts_matter(computation):
+            problem = computation.with_results
+        solution = solve(problem, self._left(), [_of_size(hint, problem.size) for hint in hints], self._progress)
+        orders = [_of_size(order, len(computation.nodes)) for order in solution.candidates]
+        self.remark = self.remark or solution.remark
+        bound = solution.lower_bound_bytes - computation.host_bytes - self._inner_slack(computation)
+        held = computation.problem.peak(orders[0])
+        self._held[computation.computation.id] = held
+        self._slack[computation.computation.id] = held - max(0, bound)
+        self.bound = max(0, bound)
+        return list(dict.fromkeys([*orders, *hints]))
+
+    def _hints(self, computation: ComputationOrder) -> list[Order]:
+        """The orders of XLA's own schedulers, where they are orders of the same instructions."""
+        hints = [computation.default]
+        for module in self._known:
+            order = computation.order_of([i.name for c in module.computations for i in c.instructions])
+            if order is not None and computation.problem.is_order(order):
+                hints.append(order)
+        return list(dict.fromkeys(hints))
+
+    def _hosts_matter(self, computation: ComputationOrder) -> bool:
+        return computation.host_bytes > HOSTS_MATTER * computation.problem.peak(computation.default)
+
+    def _inner_slack(self, computation: ComputationOrder) -> int:
+        return max((self._slack.get(c, 0) for node in computation.nodes for c in node.called), default=0)
+
+    def _left(self) -> float:
+        return max(0.0, self._until - time.perf_counter())
+
+
+def _of_size(order: Order, size: int) -> Order:
+    """An order with or without the node at the end that reads the call's results."""
+    if len(order) < size:
+        return (*order, *range(len(order), size))
+    return tuple(node for node in order if node < size)
