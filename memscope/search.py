@@ -539,6 +539,13 @@ class Search:
                 return found
         return self.confirm(candidate)
 
+    def known(self, candidate: Candidate, limit: int) -> Found | None:
+        """What `confirm_fastest` would give, where that is compiled already."""
+        plain = self._confirmed.get((candidate, Build.PLAIN))
+        if candidate.suits_library and (plain is None or plain.peak_bytes <= limit):
+            return plain
+        return self._confirmed.get((candidate, Build.REFERENCE))
+
     def confirm(self, candidate: Candidate, build: Build = Build.REFERENCE) -> Found:
         """Compiles a candidate; the account of the reference build is exact, that of the plain one a bound."""
         if (candidate, build) not in self._confirmed:

@@ -52,6 +52,14 @@ def parts(profile: Profile) -> list[str]:
 
 def notes(profile: Profile) -> list[str]:
     """Sentences on the builds and on gaps, where there is something to say."""
+    said = build_notes(profile)
+    if profile.fragmentation_bytes * 100 > profile.peak_bytes:
+        said.append(f"of which {format_bytes(profile.fragmentation_bytes)} are gaps between temporaries")
+    return said
+
+
+def build_notes(profile: Profile) -> list[str]:
+    """What XLA reports for a plain `jax.jit`, and why that is not the peak, where it is not."""
     said = []
     plain, bound = profile.plain_peak_bytes, profile.plain_bound_bytes
     if profile.build == "reference":
@@ -61,8 +69,6 @@ def notes(profile: Profile) -> list[str]:
             said.append("the peak above is exact: it is built without the fusions whose scratch XLA leaves out")
     elif plain is not None and bound is not None and bound != plain:
         said.append(f"that is what XLA reports for this build{_hidden(plain, bound)}")
-    if profile.fragmentation_bytes * 100 > profile.peak_bytes:
-        said.append(f"of which {format_bytes(profile.fragmentation_bytes)} are gaps between temporaries")
     return said
 
 
@@ -91,6 +97,16 @@ def lifetime(buffer: Buffer, profile: Profile) -> str:
     if buffer.kind == "output":
         return f"from {buffer.defined_at + 1}"
     return f"{buffer.defined_at + 1} to {buffer.freed_at + 1}"
+
+
+RESERVED = "reserved: a result's memory is set aside for the whole call, also before it is written"
+
+
+def at_peak(buffer: Buffer, profile: Profile) -> str:
+    """Whether the buffer takes memory at the peak, and whether there is anything in it yet."""
+    if not buffer.live_at_peak:
+        return ""
+    return "reserved" if buffer.kind == "output" and buffer.defined_at > profile.peak_step else "yes"
 
 
 def peak_step(profile: Profile) -> str:
@@ -131,7 +147,7 @@ def _table(profile: Profile) -> list[str]:
             b.op if b.kind != "argument" else f"argument {b.name}",
             b.source or "-",
             lifetime(b, profile),
-            "yes" if b.live_at_peak else "",
+            at_peak(b, profile),
         )
         for b in shown
     ]
@@ -139,6 +155,8 @@ def _table(profile: Profile) -> list[str]:
     lines = ["largest buffers", *_columns(header, rows)]
     if rest:
         lines.append(f"  and {len(rest)} more, {format_bytes(max(b.bytes for b in rest))} or less each")
+    if any(at_peak(b, profile) == "reserved" for b in shown):
+        lines.append(f"  ({RESERVED})")
     return lines
 
 

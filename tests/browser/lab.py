@@ -131,6 +131,16 @@ class Desk:
     def panel(self, number: int = 0) -> Locator:
         return self.page.locator(".memscope-frame").nth(number)
 
+    def keep_busy(self, seconds: float) -> None:
+        """Runs a cell that takes its time, without waiting."""
+        self.page.evaluate(
+            """(code) => {
+                const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+                kernel.requestExecute({ code, store_history: false });
+            }""",
+            f"__import__('time').sleep({seconds})",
+        )
+
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type == "error":
             self.complaints.append(message.text)
@@ -141,6 +151,15 @@ class Desk:
     def _on_request(self, request: Request) -> None:
         if not request.url.startswith((self.lab.url, "data:", "blob:")):
             self.elsewhere.append(request.url)
+
+
+def open_tab(panel: Locator, name: str) -> None:
+    panel.get_by_role("tab", name=name).click()
+
+
+def selected_row(panel: Locator) -> Locator:
+    """The row that is marked in the table on show."""
+    return panel.locator('tr[aria-selected="true"]').filter(visible=True)
 
 
 def _environment(home: pathlib.Path) -> dict[str, str]:

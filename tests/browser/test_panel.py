@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from memscope.sizes import format_bytes
-from tests.browser.lab import PATIENCE, ROOT, Desk, Lab
+from tests.browser.lab import PATIENCE, ROOT, Desk, Lab, open_tab, selected_row
 
 expect.set_options(timeout=PATIENCE)
 
@@ -156,8 +156,8 @@ def test_one_selection_in_every_view(panel: Locator, desk: Desk) -> None:
     box = max((box for box, _ in tall), key=lambda box: box["x"])  # the last tall one: the negated distances
     desk.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     expect(panel.locator(".ms-line[aria-current]")).to_contain_text("closeness, index = jax.lax.top_k(-distances, 5)")
-    panel.get_by_role("tab", name="Buffers").click()
-    row = panel.locator('tr[aria-selected="true"]').filter(visible=True)
+    open_tab(panel, "Buffers")
+    row = selected_row(panel)
     expect(row).to_contain_text("neg")
     row.press("ArrowUp")
     expect(panel.locator(".ms-line[aria-current]")).to_contain_text("distances = jnp.sum(queries**2, 1)")
@@ -165,19 +165,19 @@ def test_one_selection_in_every_view(panel: Locator, desk: Desk) -> None:
 
 
 def test_a_click_in_the_graph_selects_everywhere(panel: Locator) -> None:
-    panel.get_by_role("tab", name="Graph").click()
+    open_tab(panel, "Graph")
     panel.locator(".mg-box", has_text="top_k").first.click()
     expect(panel.locator(".ms-line[aria-current]")).to_contain_text("closeness, index = jax.lax.top_k(-distances, 5)")
-    panel.get_by_role("tab", name="Buffers").click()
-    row = panel.locator('tr[aria-selected="true"]').filter(visible=True)
+    open_tab(panel, "Buffers")
+    row = selected_row(panel)
     expect(row).to_contain_text("top_k")
     row.press("Home")
-    panel.get_by_role("tab", name="Graph").click()
+    open_tab(panel, "Graph")
     expect(panel.locator(".mg-box.mg-chosen")).to_contain_text("dot_general")
 
 
 def test_the_table_sorts_and_filters(panel: Locator) -> None:
-    panel.get_by_role("tab", name="Buffers").click()
+    open_tab(panel, "Buffers")
     table = panel.get_by_role("grid").filter(visible=True)
     sizes = table.locator("tbody td:first-child")
     largest = sizes.first.inner_text()
@@ -192,7 +192,7 @@ def test_a_narrow_window_cuts_nothing_off(panel: Locator, desk: Desk) -> None:
     desk.page.set_viewport_size({"width": 600, "height": 1150})
     try:
         for tab in ("Buffers", "Rewrite", "Run", "Timeline"):
-            panel.get_by_role("tab", name=tab).click()
+            open_tab(panel, tab)
             assert panel.evaluate("frame => frame.scrollWidth <= frame.clientWidth")
         for shown in (".ms-how", ".ms-typed", ".ms-verdict", ".memscope-buttons button:last-child"):
             panel.locator(shown).scroll_into_view_if_needed()
@@ -203,16 +203,24 @@ def test_a_narrow_window_cuts_nothing_off(panel: Locator, desk: Desk) -> None:
 
 def test_another_way_by_hand(panel: Locator, desk: Desk) -> None:
     plan_at(panel, "2000KiB")
-    panel.get_by_role("tab", name="Rewrite").click()
+    open_tab(panel, "Rewrite")
     expect(panel).to_contain_text("never exists whole")
     expect(panel.get_by_role("button", name="Compile this way")).to_be_disabled()
     table = panel.get_by_role("grid").filter(visible=True)
     chosen = table.locator("tr:not(.ms-marked)").filter(has_text="yes").first
     steps = chosen.locator("td").nth(1).inner_text()
     chosen.click()
+    expect(chosen.locator("td").nth(2)).to_have_text(re.compile("^about"))
     panel.get_by_role("button", name="Compile this way").click()
     expect(table.locator("tr.ms-marked td").nth(1)).to_have_text(steps)
     assert desk.evaluate(f"{STATE}.plan.loops[0].chunk") == steps.split(" of ")[0].replace(",", "")
+    peak = format_bytes(int(desk.evaluate(f"{STATE}.plan.peak_bytes")))
+    expect(table.locator("tr.ms-marked td").nth(2)).to_have_text(re.compile(f"^✓ (at most )?{peak}$"))
+    table.get_by_role("button", name="steps at a time").click()
+    cells = table.locator("td:nth-child(2)").all_inner_texts()
+    shares = [int(count) / int(size) for count, size in (cell.replace(",", "").split(" of ") for cell in cells)]
+    assert shares == sorted(shares, reverse=True)
+    assert max(shares) < 1
 
 
 def test_apply_run_and_export(panel: Locator, desk: Desk, lab: Lab) -> None:
@@ -230,6 +238,14 @@ def test_apply_run_and_export(panel: Locator, desk: Desk, lab: Lab) -> None:
     panel.get_by_role("button", name="Export").click()
     expect(panel.get_by_role("status")).to_contain_text("Written to taken.py.")
     assert same_values_elsewhere(lab.folder / "taken.py") == "same"
+    panel.get_by_role("button", name="Export").click()
+    expect(panel.get_by_role("status")).to_contain_text(
+        "Written to taken_2.py. taken.py was there already and is kept."
+    )
+    plan_at(panel, "1000KiB")
+    expect(panel.get_by_role("status")).to_contain_text("knn_safe is bound: 1.95 MiB at most")
+    expect(run).to_contain_text("The version for 1.95 MiB, not the one above")
+    expect(run).to_contain_text("The values agree.")
 
 
 def same_values_elsewhere(exported: pathlib.Path) -> str:
@@ -271,7 +287,7 @@ def test_a_limit_that_is_none_and_one_that_can_not_be_met(panel: Locator) -> Non
     expect(panel.get_by_role("status")).to_contain_text(
         "knn can't run in 10.0 KiB: the lowest peak that memscope can reach is"
     )
-    expect(panel.get_by_role("status")).to_contain_text("Raise the limit to the floor")
+    expect(panel.get_by_role("status")).to_contain_text(re.compile(r"Raise the limit to [\d.]+ KiB or more"))
     expect(panel.get_by_role("button", name="Apply as knn_safe")).to_be_disabled()
 
 
@@ -286,6 +302,20 @@ def test_closing_frees_what_the_panel_held(panel: Locator, desk: Desk) -> None:
     expect(desk.panel()).to_have_count(0)
     expect(desk.page.locator(".jp-OutputArea-output .memscope")).to_be_visible()
     assert eventually(desk, LIVE_REFS, "[None, None, None]")
+
+
+def test_a_panel_lives_while_a_cell_runs(panel: Locator, desk: Desk) -> None:
+    plan_at(panel, "2000KiB")
+    desk.keep_busy(20)
+    start = time.monotonic()
+    panel.get_by_role("button", name="Apply as knn_safe").click()
+    expect(panel.get_by_role("status")).to_contain_text(re.compile("A cell is running|knn_safe is bound"))
+    panel.get_by_role("button", name="Close").click()
+    expect(panel).to_be_hidden()
+    assert time.monotonic() - start < 10
+    desk.run(1)
+    expect(panel.locator("[data-drawn]")).to_be_visible()
+    assert desk.evaluate("callable(knn_safe)") == "True"
 
 
 def test_running_the_cell_again_frees_it_too(panel: Locator, desk: Desk) -> None:
