@@ -32,12 +32,12 @@ def _of_plan(plan: Plan, profile: Profile) -> list[str]:
 
 def _bound(plan: Plan, profile: Profile) -> str:
     most, reported = format_bytes(plan.peak_bytes), format_bytes(plan.compiled.peak_bytes)
-    left_out = f"XLA reports {reported} and leaves out scratch of its library fusions, which is at most the rest"
+    left_out = "and leaves out scratch of its library fusions, at most the rest"
     if plan.changed:
-        return f"{most} is an upper bound: {left_out}. The timeline draws what XLA reports."
+        return f"{most} is an upper bound: XLA reports {reported}, which the timeline draws, {left_out}."
     exact = format_bytes(profile.peak_bytes)
     return (
-        f"{most} is an upper bound for the build that plain jax.jit makes: {left_out}. "
+        f"{most} is an upper bound for the build that plain jax.jit makes: XLA reports {reported} {left_out}. "
         f"{exact}, in the timeline, is exact for the build without those fusions."
     )
 

@@ -34,11 +34,11 @@ def bar_data(state: State) -> dict[str, Any]:
 def _scale_note(state: State) -> str:
     """What the marks on the slider are."""
     if state.stage is Stage.EXPLORING:
-        return "looking for plans on the way"
+        return "finding plans"
     capacity, profile = state.target.capacity_bytes, state.profile
     inside = profile is not None and capacity < profile.peak_bytes
     marks = [f"\u2016 {state.target.name} holds {format_bytes(capacity)}"] if inside else []
-    return ", ".join([*(["\u25cb plans on the way"] if len(state.points) > 1 else []), *marks])
+    return ", ".join([*(["\u25cb plans"] if len(state.points) > 1 else []), *marks])
 
 
 def _confirmed(plan: Plan, notes: list[str]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from .state import Message, Stage, State, Tone, error_message
 from .status import status_data
 from .timeline import chart_fallback, chart_side, describe
 from .view import LimitBar, SourceView, StatusView, Table, TimelineView
-from .words import framed, words
+from .words import button, framed, words
 
 TABS = ("Timeline", "Buffers", "Graph", "Rewrite", "Run")
 GRAPH = TABS.index("Graph")
@@ -52,6 +52,7 @@ class Panel:
         self._name, self._bind, self._settled = name, bind, settled
         self._here, self._post = here, here()
         self._showing = threading.RLock()
+        self._hears = threading.current_thread()
         self._shown = State(name=session.state.name, target=session.state.target)
         self._latest = session.state
         self._posted = self._seen = False
@@ -98,13 +99,13 @@ class Panel:
         self.graph = GraphTab(self._on_graph, lambda source: line_text(source, self._files))
         self._run = words()
         self.status = StatusView(self._on_status)
-        self.apply = _button(f"Apply as {self._name}", self._on_apply, "primary")
-        self.check = _button("Run and check", self._on_check)
+        self.apply = button(f"Apply as {self._name}", self._on_apply, "primary")
+        self.check = button("Run and check", self._on_check)
         self.file = ipywidgets.Text(f"{self._name}.py", layout={"width": "170px"})
         self.file.tooltip = "File to export to: .py is source that needs JAX alone, .jaxexport a compiled artifact"
-        self.export = _button("Export", self._on_export)
-        self.cancel = _button("Cancel", lambda _: session.cancel())
-        self.closing = _button("Close", lambda _: self.close())
+        self.export = button("Export", self._on_export)
+        self.cancel = button("Cancel", lambda _: session.cancel())
+        self.closing = button("Close", lambda _: self.close())
         self.closing.add_class("ms-close")
         self._link = ipywidgets.jslink((self.bar, "preview"), (self.chart, "limit"))
 
@@ -161,7 +162,7 @@ class Panel:
     def _show_chart(self, state: State) -> None:
         assert state.profile is not None
         after, limit = state.rewritten, state.rewritten_limit
-        title = f"{TITLES['after']} for {format_bytes(limit)}" if limit else "the lowest that can be reached"
+        title = f"{TITLES['after']} for {format_bytes(limit)}" if limit else "lowest possible"
         self.chart.data = {
             "before": chart_side(state.profile, "before", TITLES["before"]),
             "after": chart_side(after, "after", title) if after else None,
@@ -227,7 +228,16 @@ class Panel:
     def _on_status(self, message: dict[str, Any]) -> None:
         """Something was pressed, or a page has opened: from now on this is the thread that hears it."""
         self._post = self._here()
+        if threading.current_thread() is not self._hears:
+            self._hears = threading.current_thread()
+            self._call_here()
         self._catch_up()
+
+    def _call_here(self) -> None:
+        """Has the kernel hand on what each widget's page says to this thread: it goes to the one that wrote last."""
+        for widget in _all_widgets(self.root):
+            if isinstance(widget, ipywidgets.DOMWidget):
+                widget.send({"type": "here"})
 
     def _on_bar(self, message: dict[str, Any]) -> None:
         session = self._session
@@ -310,13 +320,6 @@ class Panel:
 
     def _on_graph(self, name: str) -> None:
         self.select(self._side, name)
-
-
-def _button(label: str, pressed: Callable[[Any], None], style: str = "") -> ipywidgets.Button:
-    layout = {"width": "auto", "align_self": "flex-start"}
-    button = ipywidgets.Button(description=label, button_style=style, layout=layout)
-    button.on_click(pressed)
-    return button
 
 
 def _all_widgets(root: ipywidgets.Widget) -> list[ipywidgets.Widget]:

@@ -12,7 +12,7 @@ from memscope import Alternative
 from .rewrite import alternative_columns, alternative_rows, rewrite_html, source_html
 from .state import Stage, State
 from .view import Table
-from .words import framed, words
+from .words import button, framed, words
 
 TITLE = """\
 <h4>Other axes and chunks</h4>
@@ -31,8 +31,7 @@ class RewriteTab:
         self._offered: tuple[Alternative, ...] = ()
         self._what, self._code = words(), words()
         self.table = Table(self._on_table)
-        self.button = ipywidgets.Button(description="Compile this way", disabled=True, layout={"width": "auto"})
-        self.button.on_click(self._on_button)
+        self.button = button("Compile this way", self._on_button, disabled=True)
         self._others = ipywidgets.VBox([words(TITLE), self.table, self.button])
         self.root = ipywidgets.VBox([self._what, self._others, self._code])
         self._free = True

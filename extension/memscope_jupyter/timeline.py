@@ -107,7 +107,7 @@ def _peak_words(profile: Profile, top: int) -> str:
     bound = profile.plain_bound_bytes
     if profile.build != "plain" or bound is None or format_bytes(bound) == format_bytes(top):
         return f"peak {format_bytes(top)}"
-    return f"XLA reports {format_bytes(top)},<br>at most {format_bytes(bound)}"
+    return f"{format_bytes(top)} by XLA,<br>at most {format_bytes(bound)}"
 
 
 def chart_fallback(profile: Profile) -> str:

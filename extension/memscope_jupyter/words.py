@@ -1,6 +1,9 @@
-"""Words among the widgets, in the panel's own style."""
+"""Words and buttons in the panel's own style."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import ipywidgets
 
@@ -11,3 +14,10 @@ def framed(html: str) -> str:
 
 def words(html: str = "") -> ipywidgets.HTML:
     return ipywidgets.HTML(framed(html))
+
+
+def button(label: str, pressed: Callable[[Any], None], style: str = "", disabled: bool = False) -> ipywidgets.Button:
+    layout = {"width": "auto", "align_self": "flex-start"}
+    made = ipywidgets.Button(description=label, button_style=style, disabled=disabled, layout=layout)
+    made.on_click(pressed)
+    return made

@@ -131,6 +131,15 @@ class Desk:
     def panel(self, number: int = 0) -> Locator:
         return self.page.locator(".memscope-frame").nth(number)
 
+    def no_subshells(self) -> None:
+        """Has widgets talk to the thread that runs cells, as JupyterLab's setting for that does."""
+        self.page.evaluate(
+            """() => {
+                const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+                kernel.commsOverSubshells = "disabled";
+            }"""
+        )
+
     def keep_busy(self, seconds: float) -> None:
         """Runs a cell that takes its time, without waiting."""
         self.page.evaluate(

@@ -43,7 +43,7 @@ def take(desk: Desk, folder: pathlib.Path) -> None:
     panel.locator("[data-drawn]").wait_for()
     panel.get_by_role("button", name="Run and check").click()
     panel.locator(".ms-done").first.wait_for()
-    panel.get_by_text("plans on the way", exact=False).wait_for()
+    panel.get_by_text("○ plans").wait_for()
     panel.get_by_role("button", name="Cancel", disabled=True).wait_for()
     for theme, name in THEMES.items():
         desk.page.evaluate(f"() => window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{name}'}})")

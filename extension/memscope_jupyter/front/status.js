@@ -2,14 +2,14 @@
 // runs.
 
 const QUIET = 400; // milliseconds that Python may take to hear of a click
+const BUSY = "A cell is running, or no kernel is there: what you pressed is done as soon as Python is free.";
 
 function render({ model, el }) {
   el.classList.add("memscope-panel", "ms-status");
   const bound = make("div", { class: "ms-bound" });
   const news = make("div", {});
   const progress = make("div", {});
-  const waiting = make("div", { class: "ms-waiting", hidden: true }, make("span", { class: "ms-spinner" }),
-    "A cell is running, or no kernel is there: what you pressed is done as soon as Python is free.");
+  const waiting = make("div", { class: "ms-waiting" });
   const lines = make("div", { role: "status" }, bound, news, progress, waiting);
   el.append(lines);
 
@@ -24,10 +24,12 @@ function render({ model, el }) {
     progress.replaceChildren(...(data.progress ? [make("span", { class: "ms-spinner" }), data.progress] : []));
   };
 
+  const wait = () => waiting.replaceChildren(...(heard < asked ? [make("span", { class: "ms-spinner" }), BUSY] : []));
+
   const hear = (message) => {
     if (message.type !== "pong") return;
     heard = Math.max(heard, message.id);
-    waiting.hidden = heard >= asked;
+    wait();
   };
 
   /** A closed panel is gone at once, whatever Python does; it frees what it holds when it hears of it. */
@@ -42,7 +44,7 @@ function render({ model, el }) {
     if (!frame?.contains(event.target)) return;
     const id = (asked += 1);
     model.send({ type: "ping", id });
-    setTimeout(() => (waiting.hidden = heard >= asked), QUIET);
+    setTimeout(wait, QUIET);
     if (event.type === "click" && event.target.closest(".ms-close")) hide(frame);
   };
 
