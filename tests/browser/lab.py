@@ -109,6 +109,18 @@ class Desk:
             cell,
         )
 
+    def type_in_new_cell(self, text: str) -> None:
+        """Types in a cell below the last, and leaves the cursor there."""
+        self.page.evaluate(
+            """async () => {
+                const notebook = window.jupyterapp.shell.currentWidget.content;
+                notebook.activeCellIndex = notebook.widgets.length - 1;
+                await window.jupyterapp.commands.execute("notebook:insert-cell-below");
+            }"""
+        )
+        self.page.locator(".jp-Cell.jp-mod-active .cm-content").click()
+        self.page.keyboard.type(text)
+
     def evaluate(self, code: str) -> str:
         """What an expression prints in the notebook's kernel."""
         return str(

@@ -352,6 +352,17 @@ def test_a_function_that_raises_shows_its_own_traceback(notebook: None, desk: De
     expect(cell.locator(".memscope-frame")).to_have_count(0)
 
 
+def test_the_options_complete_with_tab_and_have_help(notebook: None, desk: Desk) -> None:
+    desk.type_in_new_cell("%memsafe --")
+    desk.page.keyboard.press("Tab")
+    for option in ("--limit", "--target", "--export", "--name", "--run", "--quiet"):
+        expect(desk.page.locator(".jp-Completer")).to_contain_text(option)
+    desk.page.keyboard.press("Escape")
+    desk.type_in_new_cell("%memsafe?")
+    desk.page.keyboard.press("Shift+Enter")
+    expect(desk.page.locator(".jp-Notebook")).to_contain_text("Without --limit nothing is bound until you press Apply")
+
+
 SLIDE = """async (frame) => {
     const range = frame.querySelector(".ms-slider input");
     const text = () => frame.querySelector(".ms-typed").value + frame.querySelector(".ms-peak-change").textContent;
