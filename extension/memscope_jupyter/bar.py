@@ -34,7 +34,7 @@ def bar_data(state: State) -> dict[str, Any]:
 def _scale_note(state: State) -> str:
     """What the marks on the slider are."""
     if state.stage is Stage.EXPLORING:
-        return "finding plans"
+        return "planning"
     capacity, profile = state.target.capacity_bytes, state.profile
     inside = profile is not None and capacity < profile.peak_bytes
     marks = [f"\u2016 {state.target.name} holds {format_bytes(capacity)}"] if inside else []

@@ -111,8 +111,8 @@ ALTERNATIVES = (
     ("axis", True, False),
     ("steps at a time", True, False),
     ("peak", True, False),
-    ("time, estimated", True, False),
     ("fits", False, False),
+    ("time, estimated", True, False),
     ("what is cut", False, True),
 )
 
@@ -140,8 +140,8 @@ def _row(key: str, alternative: Alternative, plan: Plan) -> dict[str, Any]:
         "title": "this plan" if current else "",
         "colour": None,
         "marked": current,
-        "cells": [str(axis), steps, shown_peak, f"about {slowdown:.2g}x", fits, what],
-        "keys": [axis, loop.chunk / loop.size, peak, slowdown, fits, what],
+        "cells": [str(axis), steps, shown_peak, fits, f"about {slowdown:.2g}x", what],
+        "keys": [axis, loop.chunk / loop.size, peak, fits, slowdown, what],
     }
 
 

@@ -166,6 +166,8 @@ def test_one_selection_in_every_view(panel: Locator, desk: Desk) -> None:
 
 def test_a_click_in_the_graph_selects_everywhere(panel: Locator) -> None:
     open_tab(panel, "Graph")
+    panel.get_by_role("searchbox").filter(visible=True).fill("index = jax.lax.top_k")
+    expect(panel.locator(".mg-box.mg-hit", has_text="top_k")).not_to_have_count(0)
     panel.locator(".mg-box", has_text="top_k").first.click()
     expect(panel.locator(".ms-line[aria-current]")).to_contain_text("closeness, index = jax.lax.top_k(-distances, 5)")
     open_tab(panel, "Buffers")
