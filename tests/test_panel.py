@@ -255,6 +255,20 @@ def test_a_check_says_what_it_did(session: Session) -> None:
     assert "given arguments" in state.checked.check.how
 
 
+def test_values_are_compared_on_less_where_the_original_does_not_fit(session: Session) -> None:
+    session.plan(300_000)
+    plan = settled(session).plan
+    assert plan is not None
+    narrow = dataclasses.replace(plan, target=memscope.Target("cpu", "cpu", 1_000_000))
+    session._set(plan=narrow)
+    session.check()
+    state = settled(session)
+    assert state.checked is not None
+    assert state.checked.check.ok
+    assert state.checked.check.max_abs_err is not None
+    assert "on reduced arguments only; on the full ones ran the rewritten function alone" in state.checked.check.how
+
+
 def test_export(session: Session, tmp_path: pathlib.Path) -> None:
     session.plan(300_000)
     settled(session)

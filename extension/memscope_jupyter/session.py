@@ -11,13 +11,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from memscope import Alternative, LimitError, Plan
+from memscope import Alternative, Check, LimitError, Plan
 from memscope.call import Call
+from memscope.check import original_fits
 from memscope.errors import ExportError
 from memscope.frontier import floor_plan, frontier_limits, point_of
 from memscope.options import Options, writable_path
 from memscope.plan import Request, limit_bytes
 from memscope.program import Program
+from memscope.reduced import reduced_arguments
 from memscope.sizes import format_bytes
 from memscope.target import resolve
 
@@ -26,6 +28,9 @@ from .worker import Stopped, Worker
 
 NAP = 0.02
 """Seconds between two looks at the clock while a cell waits: how long a kernel interrupt may take."""
+
+REDUCED_ROOM = 256 << 20
+"""Bytes that the function as written may take on smaller arguments."""
 
 Listener = Callable[[State], None]
 
@@ -200,7 +205,7 @@ class Session:
         call, plan = self._call, self.state.plan
         assert call is not None
         assert plan is not None
-        self._set(checked=Checked(plan.check(*call.args, **call.kwargs), plan))
+        self._set(checked=Checked(_compared(plan, call), plan))
 
     def _export(self, text: str) -> None:
         plan = self.state.plan
@@ -327,6 +332,18 @@ def _plan_changes(plan: Plan) -> dict[str, Any]:
     if plan.changed:
         changes |= {"rewritten": plan.profile, "rewritten_limit": plan.limit_bytes if plan.fits else 0, "source": None}
     return changes
+
+
+def _compared(plan: Plan, call: Call) -> Check:
+    """A check that compares values: on smaller arguments where the function as written does not fit."""
+    room = min(REDUCED_ROOM, plan.target.capacity_bytes // 4)
+    reduced = None if original_fits(plan) else reduced_arguments(plan, call.args, room)
+    if reduced is not None:
+        try:
+            return plan.check(*call.args, reduced=reduced, **call.kwargs)
+        except Exception:  # the function need not take them: then the rewritten one is run alone, and the check says so
+            pass
+    return plan.check(*call.args, **call.kwargs)
 
 
 def free_path(path: pathlib.Path) -> pathlib.Path:

@@ -154,7 +154,11 @@ def test_one_selection_in_every_view(panel: Locator, desk: Desk) -> None:
     boxes = [(bar.bounding_box(), bar) for bar in bars.all()]
     tall = [(box, bar) for box, bar in boxes if box is not None and box["height"] > 100]
     box = max((box for box, _ in tall), key=lambda box: box["x"])  # the last tall one: the negated distances
-    desk.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    desk.page.mouse.move(*middle)
+    for said in ("9.54 MiB float32[500,5000] neg", "In[1]:5", "step 6 of 7", "in use"):
+        expect(panel.locator(".hoverlayer")).to_contain_text(said)
+    desk.page.mouse.click(*middle)
     expect(panel.locator(".ms-line[aria-current]")).to_contain_text("closeness, index = jax.lax.top_k(-distances, 5)")
     open_tab(panel, "Buffers")
     row = selected_row(panel)
@@ -308,7 +312,7 @@ def test_closing_frees_what_the_panel_held(panel: Locator, desk: Desk) -> None:
 
 def test_a_panel_lives_while_a_cell_runs(panel: Locator, desk: Desk) -> None:
     plan_at(panel, "2000KiB")
-    desk.keep_busy(15)
+    desk.keep_busy(10)
     start = time.monotonic()
     panel.get_by_role("button", name="Apply as knn_safe").click()
     expect(panel.get_by_role("status")).to_contain_text("knn_safe is bound")
