@@ -26,6 +26,7 @@ from memscope.compile import Build
 from memscope.options import Options
 from memscope.sizes import format_bytes
 from memscope_jupyter.account import account_notes
+from memscope_jupyter.bar import bar_data
 from memscope_jupyter.buffers import note, rows
 from memscope_jupyter.panel import Panel
 from memscope_jupyter.rewrite import alternative_rows
@@ -398,6 +399,13 @@ def test_the_header_follows_the_session(opened: Opened) -> None:
     assert state.plan is not None
     assert opened.panel.bar.data["confirmed"]["peak"] == state.plan.peak_bytes
     assert not opened.panel.apply.disabled
+
+
+def test_what_the_target_holds_is_marked_where_the_function_takes_more(session: Session) -> None:
+    assert bar_data(session.state)["note"] == ""
+    narrow = dataclasses.replace(session.state, target=memscope.Target("cpu", "cpu", 1 << 20))
+    assert bar_data(narrow)["note"] == "\u2016 cpu holds 1.00 MiB"
+    assert bar_data(narrow)["capacity"] == 1 << 20
 
 
 def test_a_page_that_opens_has_the_frontier_made(opened: Opened) -> None:
