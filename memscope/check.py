@@ -131,6 +131,11 @@ def check_plan(
     return _check_reduced(plan, args, kwargs, reduced, budget_seconds, timeout)
 
 
+def original_fits(plan: Checkable) -> bool:
+    """Whether there is room on this machine to run the function as written."""
+    return _no_room(plan.original_peak_bytes, plan.target) is None
+
+
 # What is run, and where.
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import __version__
-from .errors import LimitError, TargetError
+from .errors import ExportError, LimitError, TargetError
 from .options import UsageError, add_options, add_rewrite_options, add_target, read_options, writable_path
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ examples:
 
 exit codes:
   0  it fits        2  bad usage: a sentence on stderr says what to change
-  1  an error       3  it can't fit: the lowest reachable peak and what holds it there
+  1  an error       3  it does not fit, or a profile can't be sure that it does: stderr says by how much and why
 """
 
 _SHAPES_HELP = (
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = parsed.command(parsed)
         sys.stdout.flush()
         return code
-    except (UsageError, TargetError) as error:
+    except (UsageError, TargetError, ExportError) as error:
         _say(str(error))
         return BAD_USAGE
     except KeyboardInterrupt:
@@ -192,23 +192,25 @@ def _profile(parsed: argparse.Namespace) -> int:
     profile = call.profile(options)
     capacity = resolve(options.target).capacity_bytes
     limit = capacity if options.limit is None else parse_limit(options.limit, profile.peak_bytes)
-    needed = profile.peak_bytes if profile.plain_peak_bytes is None else profile.plain_peak_bytes
-    fits = needed <= limit
+    reported = profile.peak_bytes if profile.plain_peak_bytes is None else profile.plain_peak_bytes
+    most = reported if profile.plain_bound_bytes is None else profile.plain_bound_bytes
+    fits = most <= limit
     if parsed.json:
         _print_json({**profile.to_dict(), "limit_bytes": limit, "fits": fits})
     else:
         print(profile_line(profile, call, options) if options.quiet else profile)
     if html is not None:
         _write(html, profile.to_html())
-    if not fits:
+    if reported > limit:
         _say(
-            f"{call.name} under a plain jax.jit needs {format_bytes(needed)}, over the limit of {format_bytes(limit)}: "
-            "memscope plan looks for a version that fits."
+            f"{call.name} under a plain jax.jit needs {format_bytes(reported)}, over the limit of "
+            f"{format_bytes(limit)}: memscope plan looks for a version that fits."
         )
-    elif profile.plain_bound_bytes is not None and profile.plain_bound_bytes > limit:
+    elif not fits:
         _say(
-            f"a plain jax.jit of {call.name} reports {format_bytes(needed)} but may need up to "
-            f"{format_bytes(profile.plain_bound_bytes)}: memscope plan makes a version whose bound fits as well."
+            f"{call.name} under a plain jax.jit may not fit in {format_bytes(limit)}: XLA reports "
+            f"{format_bytes(reported)}, and with scratch that it leaves out the peak is at most {format_bytes(most)}. "
+            "memscope plan looks for a version whose bound fits as well."
         )
     return FITS if fits else TOO_BIG
 

@@ -38,5 +38,9 @@ class LimitError(_Explained, ValueError):
         self.blockers = blockers
 
 
+class ExportError(_Explained, ValueError):
+    """A function can't be written in the format that was asked for."""
+
+
 class TargetError(_Explained, RuntimeError):
     """The target is unknown, or can't do what was asked of it on this machine."""

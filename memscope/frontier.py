@@ -16,11 +16,19 @@ POINTS = 6
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A limit in bytes, the peak of the plan for it as XLA accounts for it, and its predicted time ratio."""
+    """A limit and what the plan for it takes.
+
+    Attributes:
+      limit: in bytes.
+      peak_bytes: as XLA accounts for it.
+      slowdown: predicted time over that of the function as written.
+      bounded: the plan runs in XLA's default build, and `peak_bytes` is an upper bound.
+    """
 
     limit: int
     peak_bytes: int
     slowdown: float
+    bounded: bool = False
 
 
 @api_boundary
@@ -70,4 +78,4 @@ def frontier_limits(floor: Plan) -> tuple[int, ...]:
 
 
 def point_of(plan: Plan) -> Point:
-    return Point(plan.limit_bytes, plan.peak_bytes, plan.slowdown)
+    return Point(plan.limit_bytes, plan.peak_bytes, plan.slowdown, plan.bounded)

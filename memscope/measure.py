@@ -126,7 +126,7 @@ def export_job(
         except ImportError:
             raise
         except Exception as error:
-            raise UnportableError(f"{name} can't be run in a process of its own: {_obstacle(error)}.") from error
+            raise UnportableError(f"{name} can't be run in a process of its own: {obstacle(error)}.") from error
     if exported.nr_devices != 1:
         raise UnportableError(
             f"{name} spans {exported.nr_devices} devices: it can't be run in a process of its own, which has one."
@@ -283,7 +283,8 @@ def _stage(folder: Path) -> str:
         return "starting"
 
 
-def _obstacle(error: Exception) -> str:
+def obstacle(error: Exception) -> str:
+    """Why `jax.export` did not carry a function, in a few words."""
     if "callback" in str(error):
         return "it calls back into Python, as debug.print and pure_callback do"
     return _first_line(error)

@@ -97,12 +97,14 @@ class Alternative:
       loops: as in `Plan.loops`.
       predicted_peak_bytes: of the whole call.
       predicted_slowdown: time over that of the function as written.
+      compiled: XLA's account, where this has been compiled already.
     """
 
     loops: tuple[Loop, ...]
     predicted_peak_bytes: int
     predicted_slowdown: float
     candidate: Candidate = dataclasses.field(repr=False)
+    compiled: Compiled | None = dataclasses.field(default=None, repr=False)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -151,6 +153,11 @@ class Plan:
         return bool(self.loops or self.moved or self.simplified or self.stretches > 1)
 
     @property
+    def bounded(self) -> bool:
+        """True where XLA leaves scratch of this build out of its account, so that the peak is an upper bound."""
+        return self.compiled.hidden_bytes > 0
+
+    @property
     def temp_bytes(self) -> int:
         """Temporaries of the rewritten function."""
         return self.compiled.temp_bytes + self.compiled.hidden_bytes
@@ -172,6 +179,7 @@ class Plan:
         """Writes Python source (`.py`) or a `jax.export` artifact (`.jaxexport`); the path written.
 
         Raises:
+          ExportError: that format can't hold the function, which calls back into Python, say; a ValueError.
           ValueError: another ending.
         """
         return save_plan(self, Path(path))
@@ -230,11 +238,16 @@ class Request:
         )
 
     def alternatives(self, limit_bytes: int) -> tuple[Alternative, ...]:
-        """What the search for a limit looked at: the axes that it ranks first, in every size of chunk."""
+        """What the search for a limit looked at: the axes that it ranks first, in every size of chunk but the whole."""
+        made = (self._alternative(c, peak, limit_bytes) for c, peak in self.search.choices(limit_bytes))
+        return tuple(a for a in made if any(loop.trips > 1 for loop in a.loops))
+
+    def _alternative(self, candidate: Candidate, predicted_peak: int, limit_bytes: int) -> Alternative:
         before = self.search.original_estimate.seconds
-        return tuple(
-            Alternative(_loops(c), peak, c.estimate.seconds / before if before else 1.0, c)
-            for c, peak in self.search.choices(limit_bytes)
+        slowdown = candidate.estimate.seconds / before if before else 1.0
+        known = self.search.known(candidate, limit_bytes)
+        return Alternative(
+            _loops(candidate), predicted_peak, slowdown, candidate, None if known is None else known.compiled
         )
 
     def confirmed(self, alternative: Alternative, limit_bytes: int) -> Plan:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import jax
 import jax.export
 
+from .errors import ExportError
 from .evaluate import precision_of
+from .measure import obstacle
 from .planned import dynamic_only
 from .sizes import format_bytes
 from .source import python_source
@@ -35,14 +37,37 @@ def source_of(plan: Plan) -> str:
 
 
 def save_plan(plan: Plan, path: Path) -> Path:
-    """Writes `plan` in the format that the path's ending names."""
+    """Writes `plan` in the format that the path's ending names.
+
+    Raises:
+      ExportError: that format can't hold the function.
+      ValueError: there is no such format.
+    """
     if path.suffix == ".py":
-        path.write_text(source_of(plan))
+        path.write_text(_source_text(plan))
     elif path.suffix == ".jaxexport":
-        path.write_bytes(export(plan).serialize())
+        path.write_bytes(_artifact(plan))
     else:
         raise ValueError(f"can't tell the format of {path.name!r}: end the name in .py or .jaxexport.")
     return path
+
+
+def _source_text(plan: Plan) -> str:
+    try:
+        return source_of(plan)
+    except (NotImplementedError, ValueError) as error:
+        raise ExportError(str(error)) from error
+
+
+def _artifact(plan: Plan) -> bytes:
+    try:
+        return bytes(export(plan).serialize())
+    except Exception as error:
+        keeps = ", whose source keeps debug.print" if "callback" in str(error) else ""
+        why = obstacle(error).rstrip(".")
+        raise ExportError(
+            f"{plan.program.name} can't be written as .jaxexport: {why}. Export it as .py{keeps}."
+        ) from error
 
 
 def export(plan: Plan) -> jax.export.Exported:

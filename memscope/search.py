@@ -601,6 +601,17 @@ class Search:
                 return found
         return self.confirm(candidate)
 
+    def known(self, candidate: Candidate, limit: int) -> Found | None:
+        """What `confirm_fastest` would give, where that is compiled already."""
+        if self._simpler is not None:
+            found = self._simpler.known(candidate, limit)
+            return None if found is None else self._with_simplified(found)
+        if self.library is not None and candidate.suits_library:
+            plain = self._confirmed.get((candidate, self.library))
+            if plain is None or plain.peak_bytes <= limit:
+                return plain
+        return self._confirmed.get((candidate, self.exact))
+
     def confirm(self, candidate: Candidate, build: Build | None = None) -> Found:
         """Compiles a candidate, in the exact build where no other is named: that of the library's is a bound."""
         build = build or self.exact

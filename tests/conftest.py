@@ -70,6 +70,11 @@ def identity(x):
     return x
 
 
+def printing(x):
+    jax.debug.print("the first is {}", x[0])
+    return jnp.cumsum(x)
+
+
 pi = 3.14
 '''
 

@@ -16,6 +16,7 @@ import pytest
 
 from memscope import Check
 from memscope.cli import main
+from memscope.sizes import format_bytes
 
 pytestmark = pytest.mark.usefixtures("knn_file")
 
@@ -58,6 +59,20 @@ def test_profile_as_page(capsys: pytest.CaptureFixture[str]) -> None:
 def test_profile_over_a_limit(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "knn.py:nearest", "--shapes", SHAPES, "--limit", "1MiB", "--quiet"]) == 3
     assert "memscope plan" in capsys.readouterr().err
+
+
+def test_profile_that_may_need_more_than_xla_reports(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["profile", "knn.py:nearest", "--shapes", SHAPES, "--json"]
+    assert main(argv) == 0
+    told = json.loads(capsys.readouterr().out)
+    reported, most = told["plain_peak_bytes"], told["plain_bound_bytes"]
+    assert reported < most
+    assert main([*argv, "--limit", str(reported)]) == 3
+    out, err = capsys.readouterr()
+    assert json.loads(out)["fits"] is False
+    assert f"may not fit in {format_bytes(reported)}: XLA reports {format_bytes(reported)}, and" in err
+    assert f"the peak is at most {format_bytes(most)}" in err
+    assert main([*argv, "--limit", str(most)]) == 0
 
 
 def test_arguments_from_a_function(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,6 +128,17 @@ def test_plan_explains_and_exports(capsys: pytest.CaptureFixture[str]) -> None:
     np.testing.assert_allclose(values, want_values, rtol=2e-3)
     np.testing.assert_array_equal(index, want_index)
     assert values.dtype == jnp.float32
+
+
+def test_a_print_is_kept_in_source_and_refused_in_an_artifact(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["plan", "knn.py:printing", "--shapes", "f32[1000]", "--quiet", "--export"]
+    assert main([*argv, "printing.jaxexport"]) == 2
+    _, err = capsys.readouterr()
+    assert err.startswith("memscope: printing can't be written as .jaxexport: it calls back into Python")
+    assert err.count("\n") == 1
+    assert not pathlib.Path("printing.jaxexport").exists()
+    assert main([*argv, "printing.py"]) == 0
+    assert "the first is" in pathlib.Path("printing.py").read_text()
 
 
 def test_plan_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -549,6 +549,6 @@ def test_the_page_gets_little(training: Profile) -> None:
     graph = training.graph
     sent = picture_payload(graph, picture(graph, peak_view(graph), []))
     assert len(json.dumps(sent)) < 600_000
-    known = index(graph)
+    known = index(graph, lambda source: f"the text of {source}")
     assert {row[0] for row in known} == {n.name for n in graph.entry.nodes}
     assert len(json.dumps(known)) < 600_000

@@ -170,6 +170,29 @@ def gram(x):
 x = jnp.ones((500, 4))"""
 
 
+WATCH = """\
+%memsafe -l 40% gram(x)
+import time
+
+panel, = open_panels.values()
+time.sleep(2)
+print(panel.state.source is None)
+panel._session.go_on()
+until = time.monotonic() + 100
+while panel.state.source is None and time.monotonic() < until:
+    time.sleep(0.05)
+print(panel.state.source[:3])"""
+
+
+def test_what_can_wait_waits_for_cells(tmp_path: pathlib.Path) -> None:
+    """The source is made in spare time, of which there is none before the cell ends."""
+    cells = [SMALL, WATCH]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
+    done = execute(notebook, tmp_path)
+    _, printed = done.cells[1].outputs
+    assert printed.text == 'True\n"""\n'
+
+
 def test_the_options_in_a_kernel(tmp_path: pathlib.Path) -> None:
     cells = [
         SMALL,

@@ -22,13 +22,18 @@ import pytest
 
 import memscope
 from memscope.call import Call
+from memscope.compile import Build
 from memscope.options import Options
-from memscope_jupyter.buffers import rows
+from memscope.sizes import format_bytes
+from memscope_jupyter.account import account_notes
+from memscope_jupyter.bar import bar_data
+from memscope_jupyter.buffers import note, rows
 from memscope_jupyter.panel import Panel
+from memscope_jupyter.rewrite import alternative_rows
 from memscope_jupyter.session import Session
 from memscope_jupyter.source import excerpt, files_of
 from memscope_jupyter.state import Message, Stage, State, Tone, error_message
-from memscope_jupyter.status import status_html
+from memscope_jupyter.status import status_data
 from memscope_jupyter.timeline import bands, chart_side
 from memscope_jupyter.worker import Stopped, Worker
 
@@ -108,6 +113,28 @@ def test_spare_work_goes_on_after_what_was_asked_for() -> None:
     assert did.count("spare") == 5
 
 
+def test_spare_work_waits_while_it_is_held() -> None:
+    worker, did = Worker("test"), []
+
+    def spare() -> bool:
+        did.append("begun")
+        while len(did) == 1:
+            worker.checkpoint()
+        did.append("done")
+        return False
+
+    worker.when_idle(spare)
+    until(lambda: did == ["begun"])
+    worker.hold()
+    worker.submit(lambda: did.append("asked")).result(PATIENCE)
+    time.sleep(0.1)
+    assert did == ["begun", "asked"]
+    worker.go_on()
+    until(lambda: did == ["begun", "asked", "begun", "done"])
+    worker.close()
+    worker.join()
+
+
 def test_a_failure_belongs_to_who_waits() -> None:
     worker = Worker("test")
     with pytest.raises(ZeroDivisionError):
@@ -176,8 +203,8 @@ def test_a_limit_that_can_not_be_met_is_one_sentence(session: Session) -> None:
     assert state.message.tone is Tone.ERROR
     assert "nearest can't run in 9.77 KiB: the lowest peak that memscope can reach is" in state.message.text
     assert "\n" not in state.message.text
-    assert state.message.next_step.startswith("Raise the limit to the floor")
     assert state.floor_bytes == state.plan.peak_bytes
+    assert state.message.next_step == f"Raise the limit to {format_bytes(state.floor_bytes)} or more."
 
 
 def test_another_way_is_compiled(session: Session) -> None:
@@ -188,10 +215,17 @@ def test_another_way_is_compiled(session: Session) -> None:
     assert state.alternatives is not None
     other = next(a for a in state.alternatives if a.loops != state.plan.loops and a.predicted_peak_bytes < 250_000)
     session.instead(other)
-    chosen = settled(session).plan
+    until(lambda: session.state.alternatives is not None)
+    state = settled(session)
+    chosen = state.plan
     assert chosen is not None
+    assert state.alternatives is not None
     assert chosen.loops == other.loops
     assert chosen.limit_bytes == 300_000
+    shown = {row["marked"]: row["cells"][2] for row in alternative_rows(chosen, state.alternatives)}
+    assert shown[True].startswith("\u2713")
+    assert shown[False].startswith("about")
+    assert shown[True].endswith(format_bytes(chosen.peak_bytes))
     args = the_call().args
     np.testing.assert_allclose(chosen.fn(*args)[0], nearest(*args)[0], rtol=1e-3)
 
@@ -215,10 +249,25 @@ def test_a_check_says_what_it_did(session: Session) -> None:
     session.plan(300_000)
     settled(session)
     session.check()
-    check = settled(session).check
-    assert check is not None
-    assert check.ok
-    assert "given arguments" in check.how
+    state = settled(session)
+    assert state.checked is not None
+    assert state.checked.check.ok
+    assert state.checked.plan is state.plan
+    assert "given arguments" in state.checked.check.how
+
+
+def test_values_are_compared_on_less_where_the_original_does_not_fit(session: Session) -> None:
+    session.plan(300_000)
+    plan = settled(session).plan
+    assert plan is not None
+    narrow = dataclasses.replace(plan, target=memscope.Target("cpu", "cpu", 1_000_000))
+    session._set(plan=narrow)
+    session.check()
+    state = settled(session)
+    assert state.checked is not None
+    assert state.checked.check.ok
+    assert state.checked.check.max_abs_err is not None
+    assert "on reduced arguments only; on the full ones ran the rewritten function alone" in state.checked.check.how
 
 
 def test_export(session: Session, tmp_path: pathlib.Path) -> None:
@@ -228,7 +277,38 @@ def test_export(session: Session, tmp_path: pathlib.Path) -> None:
     state = settled(session)
     assert state.message is not None
     assert state.message.tone is Tone.DONE
+    assert state.message.next_step == ""
     assert "def nearest_safe(" in (tmp_path / "small.py").read_text()
+
+
+def test_an_export_keeps_the_file_that_is_there(session: Session, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "small.py").write_text("mine")
+    for written in ("small_2.py", "small_3.py"):
+        session.export(str(tmp_path / "small.py"))
+        state = settled(session)
+        assert state.message is not None
+        assert state.message.text == f"Written to {tmp_path / written}."
+        assert "small.py was there already and is kept" in state.message.next_step
+        assert "def nearest_safe(" in (tmp_path / written).read_text()
+    assert (tmp_path / "small.py").read_text() == "mine"
+
+
+def printing(q: jax.Array, x: jax.Array) -> Any:
+    jax.debug.print("sum {}", q.sum())
+    return nearest(q, x)
+
+
+def test_a_print_can_not_be_exported_as_an_artifact(tmp_path: pathlib.Path) -> None:
+    session = Session(Call(printing, the_call().args), Options())
+    session.trace()
+    session.wait(session.profile(), lambda line: None)
+    session.export(str(tmp_path / "printing.jaxexport"))
+    state = settled(session)
+    session.close()
+    assert state.message is not None
+    assert state.message.text.startswith("printing can't be written as .jaxexport: it calls back into Python")
+    assert state.message.text.endswith("Export it as .py, whose source keeps debug.print.")
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -260,6 +340,7 @@ def test_what_the_function_raises_comes_out_of_the_trace() -> None:
     session = Session(Call(broken, (jnp.ones(3),)), Options())
     with pytest.raises(jax.errors.TracerBoolConversionError):
         session.trace()
+    assert not session.state.busy
 
 
 def test_an_error_without_a_word_still_says_something() -> None:
@@ -280,7 +361,7 @@ class Opened:
             session,
             name="nearest_safe",
             bind=self.bound.__setitem__,
-            post=self._posted.append,
+            here=lambda: self._posted.append,
             settled=lambda state, closed: self.kept.append((state, closed)),
         )
         self.session = session
@@ -308,7 +389,8 @@ def test_the_header_follows_the_session(opened: Opened) -> None:
     data = opened.panel.bar.data
     peak = opened.session.state.profile.peak_bytes  # type: ignore[union-attr]
     assert (data["name"], data["today"], data["floor"]) == ("nearest", peak, None)
-    assert data["confirmed"] == {"limit": peak, "peak": peak, "slowdown": 1.0, "fits": True, "bounded": False}
+    facts = {"limit": peak, "peak": peak, "slowdown": 1.0, "fits": True, "bounded": False, "changed": False}
+    assert data["confirmed"] == {**facts, "notes": data["confirmed"]["notes"]}
     opened.say("bar", type="limit", limit=300_000)
     opened._posted.pop(0)()
     assert opened.panel.bar.data["confirmed"] is None
@@ -317,6 +399,13 @@ def test_the_header_follows_the_session(opened: Opened) -> None:
     assert state.plan is not None
     assert opened.panel.bar.data["confirmed"]["peak"] == state.plan.peak_bytes
     assert not opened.panel.apply.disabled
+
+
+def test_what_the_target_holds_is_marked_where_the_function_takes_more(session: Session) -> None:
+    assert bar_data(session.state)["note"] == ""
+    narrow = dataclasses.replace(session.state, target=memscope.Target("cpu", "cpu", 1 << 20))
+    assert bar_data(narrow)["note"] == "\u2016 cpu holds 1.00 MiB"
+    assert bar_data(narrow)["capacity"] == 1 << 20
 
 
 def test_a_page_that_opens_has_the_frontier_made(opened: Opened) -> None:
@@ -331,7 +420,7 @@ def test_a_limit_that_is_none_is_refused(opened: Opened) -> None:
     before = opened.session.state.limit
     opened.say("bar", type="typed", text="lots")
     opened.settle()
-    assert "limit &#x27;lots&#x27; is not a size" in opened.panel._status.value
+    assert "limit 'lots' is not a size" in opened.panel.status.data["news"]["text"]
     assert opened.session.state.limit == before
     opened.say("bar", type="typed", text="50%")
     assert opened.settle().limit == opened.session.state.profile.peak_bytes // 2  # type: ignore[union-attr]
@@ -382,7 +471,11 @@ def test_apply_binds_what_was_confirmed(opened: Opened) -> None:
     assert kept.plan is plan
     assert not closed
     opened.settle()
-    assert "nearest_safe is bound" in opened.panel._status.value
+    assert opened.panel.status.data["bound"].startswith("nearest_safe is bound: 293 KiB at most")
+    assert opened.panel.status.data["news"]["text"] == "Call nearest_safe as you call nearest."
+    opened.session.plan(310_000)
+    opened.settle()
+    assert opened.panel.status.data["bound"].startswith("nearest_safe is bound: 293 KiB at most")
 
 
 def test_a_click_that_comes_too_early_binds_nothing(opened: Opened) -> None:
@@ -415,16 +508,63 @@ def test_closing_drops_everything() -> None:
     assert session.state.stage is Stage.CLOSED
 
 
+def test_the_last_result_stays_with_its_limit(opened: Opened) -> None:
+    opened.session.plan(300_000)
+    opened.settle()
+    assert "Nothing has run yet" in opened.panel._run.value
+    opened.panel.check.click()
+    opened.settle()
+    assert "<h4>The version for 293 KiB</h4>" in opened.panel._run.value
+    opened.session.plan(400_000)
+    opened.settle()
+    assert "The version for 293 KiB, not the one above" in opened.panel._run.value
+    assert "The values agree." in opened.panel._run.value
+
+
 # What the views are given.
+
+
+def pairs(q: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.sum((q[:, None] - x[None]) ** 2, -1)
+
+
+def test_a_bound_is_told_from_what_xla_reports() -> None:
+    """Runs as plain jax.jit builds it, as the other build has to write out what that one fuses."""
+    session = Session(Call(pairs, tuple(jax.ShapeDtypeStruct((n, 64), "float32") for n in (100, 300))), Options())
+    session.trace()
+    session.wait(session.profile(), lambda line: None)
+    session.plan(20_000_000)
+    state = settled(session)
+    assert state.plan is not None
+    assert state.profile is not None
+    assert state.plan.build is Build.PLAIN
+    assert not state.plan.changed
+    (said,) = account_notes(state)
+    assert said.startswith(f"{format_bytes(state.plan.peak_bytes)} is an upper bound for the build")
+    assert f"XLA reports {format_bytes(state.profile.plain_peak_bytes or 0)} and leaves out scratch" in said
+    assert f"{format_bytes(state.profile.peak_bytes)}, in the timeline, is exact" in said
+    session.close()
+
+
+def test_a_prediction_from_the_other_build_is_explained(session: Session) -> None:
+    session.plan(300_000)
+    state = settled(session)
+    assert state.plan is not None
+    assert not state.plan.bounded
+    assert account_notes(state) == []
+    near = memscope.Point(200_000, state.plan.peak_bytes // 2, 1.0, bounded=True)
+    (said,) = account_notes(dataclasses.replace(state, predicted=near))
+    assert said.startswith(f"Predicted were at most {format_bytes(near.peak_bytes)}, of a plan with")
+    assert account_notes(dataclasses.replace(state, predicted=dataclasses.replace(near, bounded=False))) == []
 
 
 def test_news_stay_while_something_goes_on(session: Session) -> None:
     news = Message("It can't run.", "Raise the limit.", Tone.ERROR)
     state = dataclasses.replace(session.state, stage=Stage.EXPLORING, line="planning for 1 MiB", message=news)
-    shown = status_html(state)
-    assert "It can&#x27;t run.</span> Raise the limit." in shown
-    assert "planning for 1 MiB ..." in shown
-    assert "planning" not in status_html(dataclasses.replace(state, stage=Stage.IDLE))
+    shown = status_data(state)
+    assert shown["news"] == {"text": "It can't run.", "next": "Raise the limit.", "tone": "error"}
+    assert shown["progress"] == "planning for 1 MiB ..."
+    assert status_data(dataclasses.replace(state, stage=Stage.IDLE))["progress"] == ""
 
 
 def test_the_bands_of_the_chart_add_up_to_the_timeline(session: Session) -> None:
@@ -459,6 +599,10 @@ def test_a_row_for_every_buffer(session: Session) -> None:
     profile = session.state.profile
     assert profile is not None
     table = rows(profile)
+    values = next(row for row in table if row["cells"][1] == "float32[200,3]" and row["cells"][2] == "top_k")
+    assert values["cells"][-1] == "reserved"  # a result: written after the peak
+    assert note(table).startswith("reserved: ")
+    assert note([row for row in table if row is not values and "reserved" not in row["cells"]]) == ""
     assert [row["keys"][0] for row in table] == [b.bytes for b in profile.buffers if b.bytes]
     assert {row["marked"] for row in table} == {True, False}
 

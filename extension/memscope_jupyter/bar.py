@@ -7,6 +7,7 @@ from typing import Any
 from memscope import Plan
 from memscope.sizes import format_bytes
 
+from .account import account_notes
 from .state import Stage, State
 
 
@@ -21,24 +22,25 @@ def bar_data(state: State) -> dict[str, Any]:
         "today": profile.peak_bytes,
         "held": profile.argument_bytes + profile.output_bytes - profile.alias_bytes,
         "floor": state.floor_bytes,
-        "points": [{"limit": p.limit, "peak": p.peak_bytes, "slowdown": p.slowdown} for p in state.points],
+        "points": [
+            {"limit": p.limit, "peak": p.peak_bytes, "slowdown": p.slowdown, "bounded": p.bounded} for p in state.points
+        ],
         "note": _scale_note(state),
         "limit": state.limit,
-        "confirmed": None if plan is None else _confirmed(plan),
+        "confirmed": None if plan is None else _confirmed(plan, account_notes(state)),
     }
 
 
 def _scale_note(state: State) -> str:
     """What the marks on the slider are."""
     if state.stage is Stage.EXPLORING:
-        return "looking for plans on the way"
+        return "planning"
     capacity, profile = state.target.capacity_bytes, state.profile
     inside = profile is not None and capacity < profile.peak_bytes
     marks = [f"\u2016 {state.target.name} holds {format_bytes(capacity)}"] if inside else []
-    return ", ".join([*(["\u25cb plans on the way"] if len(state.points) > 1 else []), *marks])
+    return ", ".join([*(["\u25cb plans"] if len(state.points) > 1 else []), *marks])
 
 
-def _confirmed(plan: Plan) -> dict[str, Any]:
-    bounded = plan.compiled.hidden_bytes > 0  # XLA gives no figure for this build, only an upper bound
+def _confirmed(plan: Plan, notes: list[str]) -> dict[str, Any]:
     facts = {"limit": plan.limit_bytes, "peak": plan.peak_bytes, "slowdown": plan.slowdown, "fits": plan.fits}
-    return {**facts, "bounded": bounded}
+    return {**facts, "bounded": plan.bounded, "changed": plan.changed, "notes": notes}

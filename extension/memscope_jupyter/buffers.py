@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memscope import Buffer, Profile
-from memscope.report.text import array
+from memscope.report.text import RESERVED, array, at_peak
 from memscope.sizes import format_bytes
 
 from .timeline import colours
@@ -28,21 +28,27 @@ def columns() -> list[dict[str, Any]]:
 def rows(profile: Profile) -> list[dict[str, Any]]:
     """Every buffer, largest first: cells to show, and keys to sort by."""
     coloured = colours(profile)
-    return [_row(buffer, coloured.get(buffer.name)) for buffer in profile.buffers if buffer.bytes]
+    return [
+        _row(buffer, coloured.get(buffer.name), at_peak(buffer, profile)) for buffer in profile.buffers if buffer.bytes
+    ]
 
 
-def _row(buffer: Buffer, colour: str | None) -> dict[str, Any]:
+def note(shown: list[dict[str, Any]]) -> str:
+    """What a word in these rows means, where it stands in one."""
+    return RESERVED if any("reserved" in row["cells"] for row in shown) else ""
+
+
+def _row(buffer: Buffer, colour: str | None, peak: str) -> dict[str, Any]:
     made = f"argument {buffer.name}" if buffer.kind == "argument" else buffer.op
     born, dies = buffer.defined_at + 1, buffer.freed_at + 1
-    at_peak = "yes" if buffer.live_at_peak else ""
     line = buffer.source or ""
     return {
         "id": buffer.name,
         "title": buffer.hlo,
         "colour": colour,
         "marked": buffer.live_at_peak,
-        "cells": [format_bytes(buffer.bytes), array(buffer), made, line, str(born), str(dies), at_peak],
-        "keys": [buffer.bytes, array(buffer), made, _line_key(line), born, dies, at_peak],
+        "cells": [format_bytes(buffer.bytes), array(buffer), made, line, str(born), str(dies), peak],
+        "keys": [buffer.bytes, array(buffer), made, _line_key(line), born, dies, peak],
     }
 
 

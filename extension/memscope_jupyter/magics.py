@@ -16,7 +16,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from memscope.call import Call, user_traceback
-from memscope.errors import LimitError, TargetError
+from memscope.errors import ExportError, LimitError, TargetError
 from memscope.options import Options, UsageError, add_options, add_rewrite_options, read_options
 from memscope.sizes import is_unit
 
@@ -73,7 +73,7 @@ class MemscopeMagics(Magics):
         __tracebackhide__ = True
         try:
             return self._memsafe(line, cell)
-        except (UsageError, TargetError) as error:
+        except (UsageError, TargetError, ExportError) as error:
             raise MagicUsageError(str(error)) from None
         except LimitError as error:
             if not hasattr(error, "_render_traceback_"):

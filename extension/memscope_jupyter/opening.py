@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
+from tornado.ioloop import IOLoop
 
 from memscope import LimitError
 from memscope.call import Call
+from memscope.errors import ExportError
 from memscope.options import Options
 
 from .display import Report
@@ -23,7 +26,7 @@ def open_panel(shell: InteractiveShell, call: Call, options: Options) -> Any:
     """Compiles the call, plans where a limit is asked for, and shows the panel; the rest goes on after the cell.
 
     Raises:
-      LimitError: after the panel is shown, which says what is in the way.
+      LimitError, ExportError: after the panel is shown.
       Whatever the user's function raises while it is traced.
     """
     cell = _cell_id(shell)
@@ -32,39 +35,53 @@ def open_panel(shell: InteractiveShell, call: Call, options: Options) -> Any:
     name = options.name or f"{call.name}_safe"
     report = Report(call, options)
     session = Session(call, options)
-    session.trace()
-    session.wait(session.profile(), report.progress)
-    refused = _take_at_once(shell, session, report, options, name)
-    _show(shell, session, report, name, cell)
-    if refused:
-        raise _short(refused)
+    session.hold()  # this cell and those that run after it come first
+    try:
+        session.trace()
+        session.wait(session.profile(), report.progress)
+        refused = _take_at_once(shell, session, report, options, name)
+        _show(shell, session, report, name, cell)
+    except BaseException:
+        session.close()
+        raise
+    if refused is not None:
+        raise refused
     if options.run and session.state.plan is not None:
         return session.state.plan.fn(*call.args, **call.kwargs)
     return None
 
 
-def _take_at_once(shell: InteractiveShell, session: Session, report: Report, options: Options, name: str) -> str:
-    """Plans, binds and exports where that was asked for; why not, where the limit can't be met."""
+def _take_at_once(
+    shell: InteractiveShell, session: Session, report: Report, options: Options, name: str
+) -> LimitError | ExportError | None:
+    """Plans, binds and exports where that was asked for; what the cell is to end with where that can't be done."""
     state = session.state
     assert state.profile is not None
     if not options.rewrites and state.profile.peak_bytes <= state.target.capacity_bytes:
-        return ""
+        return None
     try:
         session.wait(session.plan_as_asked(), report.progress)
     except LimitError as error:
-        return str(error).partition(" (")[0]
+        return _short(str(error).partition(" (")[0])
     plan = session.state.plan
     assert plan is not None
     shell.push({name: plan.fn})
+    session.bound(name, plan)
     if options.export is not None:
-        plan.save(options.export)
-    return ""
+        try:
+            plan.save(options.export)
+        except ExportError as error:
+            return error
+    return None
 
 
 def _show(shell: InteractiveShell, session: Session, report: Report, name: str, cell: str) -> None:
+    end_giving_way = _give_way(shell, session)
+
     def settled(state: State, closed: bool) -> None:
         if closed:
             open_panels.pop(cell, None)
+            end_giving_way()
         if state.profile is None:
             return
         note = _note(state, name, shell.user_ns.get(name))
@@ -77,11 +94,30 @@ def _show(shell: InteractiveShell, session: Session, report: Report, name: str, 
         session,
         name=name,
         bind=lambda name, value: shell.push({name: value}),
-        post=shell.kernel.io_loop.add_callback,  # type: ignore[attr-defined]
+        here=lambda: IOLoop.current().add_callback,
         settled=settled,
     )
     open_panels[cell] = panel
     settled(session.state, False)
+
+
+def _give_way(shell: InteractiveShell, session: Session) -> Callable[[], None]:
+    """Has what a session does in its spare time wait while cells run; gives back what ends that."""
+
+    def before(info: Any) -> None:
+        session.hold()
+
+    def after(result: Any) -> None:
+        session.go_on()
+
+    shell.events.register("pre_run_cell", before)
+    shell.events.register("post_run_cell", after)
+
+    def end() -> None:
+        shell.events.unregister("pre_run_cell", before)
+        shell.events.unregister("post_run_cell", after)
+
+    return end
 
 
 def _note(state: State, name: str, bound: Any) -> str:

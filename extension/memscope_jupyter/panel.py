@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,15 +13,17 @@ from memscope.errors import ArgumentError, SizeError
 from memscope.sizes import format_bytes
 
 from .bar import bar_data
-from .buffers import columns, rows
-from .rewrite import alternative_columns, alternative_rows, rewrite_html, source_html
+from .buffers import columns, note, rows
+from .graph_tab import GraphTab
+from .rewrite_tab import RewriteTab
 from .run import run_html
 from .session import Session
-from .source import excerpt, files_of
+from .source import excerpt, files_of, line_text
 from .state import Message, Stage, State, Tone, error_message
-from .status import status_html
+from .status import status_data
 from .timeline import chart_fallback, chart_side, describe
-from .view import LimitBar, SourceView, Table, TimelineView
+from .view import LimitBar, SourceView, StatusView, Table, TimelineView
+from .words import button, framed, words
 
 TABS = ("Timeline", "Buffers", "Graph", "Rewrite", "Run")
 GRAPH = TABS.index("Graph")
@@ -38,21 +40,24 @@ class Panel:
       session: what is shown; its work goes on in the background.
       name: what Apply binds the rewritten function to.
       bind: gives a value a name in the user's namespace.
-      post: has something done on the thread that the kernel answers on; widgets are touched on that one alone.
+      here: gives what has something done later on the thread that it is called on. Widgets are touched on the thread
+        alone that hears the page, which need not be the one that runs cells.
       settled: called after the user has taken a plan, and when the panel closes: what is stored of it has changed.
     """
 
     def __init__(
-        self, session: Session, name: str, bind: Bind, post: Post, settled: Callable[[State, bool], None]
+        self, session: Session, name: str, bind: Bind, here: Callable[[], Post], settled: Callable[[State, bool], None]
     ) -> None:
         self._session: Session | None = session
-        self._name, self._bind, self._post, self._settled = name, bind, post, settled
+        self._name, self._bind, self._settled = name, bind, settled
+        self._here, self._post = here, here()
+        self._showing = threading.RLock()
+        self._hears = threading.current_thread()
         self._shown = State(name=session.state.name, target=session.state.target)
         self._latest = session.state
         self._posted = self._seen = False
         self._side, self._selected = "before", ""
         self._files = files_of(session.program)
-        self._graph: tuple[str, Profile, Any] | None = None
         self._make_views(session)
         self.root = self._composed()
         self._show(session.state)
@@ -69,17 +74,19 @@ class Panel:
 
     def close(self) -> None:
         """Ends the session, and takes the panel off the page."""
-        if self._session is None:
-            return
-        session, last = self._session, self._latest
-        self._session = None
-        session.close()
-        self._settled(last, True)
-        for widget in (self._link, *_all_widgets(self.root)):
-            widget.close()
-        self._shown = self._latest = session.state
-        self._graph = None
-        self._files = {}
+        with self._showing:
+            if self._session is None:
+                return
+            session, last = self._session, self._latest
+            self._session = None
+            session.close()
+            self._settled(last, True)
+            for widget in (self._link, *_all_widgets(self.root)):
+                widget.close()
+            self._shown = self._latest = session.state
+            self.graph.forget()
+            self.rewrite.forget()
+            self._files = {}
 
     # Widgets.
 
@@ -88,32 +95,28 @@ class Panel:
         self.chart = TimelineView(self._on_chart)
         self.table = Table(self._on_table)
         self.source = SourceView(lambda message: None)
-        self.alternatives = Table(self._on_alternative)
-        self._use = _button("Compile this way", self._on_use, disabled=True)
-        title = _words("<h4>Other axes and chunks: predicted, until XLA compiles the one you choose</h4>")
-        self._other_ways = ipywidgets.VBox([title, self.alternatives, self._use])
-        self._rewrite = ipywidgets.HTML()
-        self._code = ipywidgets.HTML()
-        self._run = ipywidgets.HTML()
-        self._status = ipywidgets.HTML()
-        self._graph_box = ipywidgets.VBox([_words("<p>Open this tab to draw the graph.</p>")])
-        self.apply = _button(f"Apply as {self._name}", self._on_apply, "primary")
-        self.check = _button("Run and check", self._on_check)
+        self.rewrite = RewriteTab(session.instead)
+        self.graph = GraphTab(self._on_graph, lambda source: line_text(source, self._files))
+        self._run = words()
+        self.status = StatusView(self._on_status)
+        self.apply = button(f"Apply as {self._name}", self._on_apply, "primary")
+        self.check = button("Run and check", self._on_check)
         self.file = ipywidgets.Text(f"{self._name}.py", layout={"width": "170px"})
         self.file.tooltip = "File to export to: .py is source that needs JAX alone, .jaxexport a compiled artifact"
-        self.export = _button("Export", self._on_export)
-        self.cancel = _button("Cancel", lambda _: session.cancel())
-        self.closing = _button("Close", lambda _: self.close())
+        self.export = button("Export", self._on_export)
+        self.cancel = button("Cancel", lambda _: session.cancel())
+        self.closing = button("Close", lambda _: self.close())
+        self.closing.add_class("ms-close")
         self._link = ipywidgets.jslink((self.bar, "preview"), (self.chart, "limit"))
 
     def _composed(self) -> ipywidgets.VBox:
-        rewrite = ipywidgets.VBox([self._rewrite, self._other_ways, self._code])
-        self.tabs = ipywidgets.Tab([self.chart, self.table, self._graph_box, rewrite, self._run], titles=TABS)
+        pages = [self.chart, self.table, self.graph.root, self.rewrite.root, self._run]
+        self.tabs = ipywidgets.Tab(pages, titles=TABS)
         self.tabs.observe(self._on_tab, "selected_index")
         buttons = ipywidgets.HBox([self.apply, self.check, self.file, self.export, self.cancel, self.closing])
         buttons.add_class("memscope-buttons")
         self.cancel.add_class("ms-right")
-        root = ipywidgets.VBox([self.bar, self.tabs, self.source, self._status, buttons])
+        root = ipywidgets.VBox([self.bar, self.tabs, self.source, self.status, buttons])
         return root.add_class("memscope-frame")
 
     # From the session to the page.
@@ -126,9 +129,10 @@ class Panel:
             self._post(self._catch_up)
 
     def _catch_up(self) -> None:
-        self._posted = False
-        if self._session is not None:
-            self._show(self._latest)
+        with self._showing:
+            self._posted = False
+            if self._session is not None:
+                self._show(self._latest)
 
     def _show(self, state: State) -> None:
         old, self._shown = self._shown, state
@@ -139,11 +143,10 @@ class Panel:
         self.bar.data = bar_data(state)
         if (state.profile, state.rewritten) != (old.profile, old.rewritten):
             self._show_profiles(state)
-        if (state.plan, state.alternatives, state.source) != (old.plan, old.alternatives, old.source):
-            self._show_rewrite(state)
-        if state.check is not old.check or state.plan is not old.plan:
-            self._run.value = _framed(run_html(state.plan, state.check, self._abstract))
-        self._status.value = status_html(state)
+        self.rewrite.show(state, old)
+        if state.checked is not old.checked or state.plan is not old.plan:
+            self._run.value = framed(run_html(state.plan, state.checked, self._abstract))
+        self.status.data = status_data(state)
         self._enable(state)
 
     def _show_profiles(self, state: State) -> None:
@@ -159,7 +162,7 @@ class Panel:
     def _show_chart(self, state: State) -> None:
         assert state.profile is not None
         after, limit = state.rewritten, state.rewritten_limit
-        title = f"{TITLES['after']} for {format_bytes(limit)}" if limit else "the lowest that can be reached"
+        title = f"{TITLES['after']} for {format_bytes(limit)}" if limit else "lowest possible"
         self.chart.data = {
             "before": chart_side(state.profile, "before", TITLES["before"]),
             "after": chart_side(after, "after", title) if after else None,
@@ -168,38 +171,25 @@ class Panel:
         }
 
     def _show_table(self, state: State) -> None:
-        profile = self._profile(self._side)
-        sides = list(TITLES.items()) if state.rewritten is not None else []
+        shown = rows(self._profile(self._side))
         self.table.data = {
             "columns": columns(),
-            "rows": rows(profile),
-            "sides": sides,
+            "rows": shown,
+            "sides": list(TITLES.items()) if state.rewritten is not None else [],
             "side": self._side,
             "empty": "no buffers",
+            "note": note(shown),
         }
-
-    def _show_rewrite(self, state: State) -> None:
-        plan = state.plan
-        self._rewrite.value = _framed(rewrite_html(plan))
-        self._code.value = _framed(source_html(state.name, state.source))
-        offered = alternative_rows(plan, state.alternatives or ()) if plan is not None else []
-        self.alternatives.data = {
-            "columns": alternative_columns() if offered else [],
-            "rows": offered,
-            "sides": [],
-            "side": "",
-            "empty": "",
-        }
-        self.alternatives.selected = next((row["id"] for row in offered if row["marked"]), "")
-        self._other_ways.layout.display = "" if offered else "none"
-        self._use.disabled = True
 
     def _show_selection(self) -> None:
         """The buffer under the eye, in every view at once."""
         self.table.selected = self._selected
         self.source.data = self._source_data()
-        if self._graph is not None and self._graph[0] == self._side:
-            self._graph[2].selected = self._selected
+        self.graph.select(self._profile(self._side), self._selected)
+
+    def _show_graph(self) -> None:
+        if self.tabs.selected_index == GRAPH and self._shown.profile is not None:
+            self.graph.show(self._profile(self._side), self._selected)
 
     def _source_data(self) -> dict[str, Any]:
         buffer = self._buffer()
@@ -220,7 +210,6 @@ class Panel:
         self.export.disabled = not (confirmed and free)
         self.check.disabled = not (confirmed and free) or self._abstract
         self.cancel.disabled = not state.busy
-        self._use.disabled = self._use.disabled or not free
 
     @property
     def _abstract(self) -> bool:
@@ -236,14 +225,30 @@ class Panel:
 
     # From the page to the session.
 
+    def _on_status(self, message: dict[str, Any]) -> None:
+        """Something was pressed, or a page has opened: from now on this is the thread that hears it."""
+        self._post = self._here()
+        if threading.current_thread() is not self._hears:
+            self._hears = threading.current_thread()
+            self._call_here()
+        self._catch_up()
+
+    def _call_here(self) -> None:
+        """Has the kernel hand on what each widget's page says to this thread: it goes to the one that wrote last."""
+        for widget in _all_widgets(self.root):
+            if isinstance(widget, ipywidgets.DOMWidget):
+                widget.send({"type": "here"})
+
     def _on_bar(self, message: dict[str, Any]) -> None:
-        assert self._session is not None
+        session = self._session
+        if session is None:
+            return
         if message["type"] == "hello":
-            self._welcome(self._session)
+            self._welcome(session)
         elif message["type"] == "limit":
-            self._session.plan(int(message["limit"]))
+            session.plan(int(message["limit"]))
         elif message["type"] == "typed":
-            self._on_typed(self._session, message["text"])
+            self._on_typed(session, message["text"])
 
     def _welcome(self, session: Session) -> None:
         """Somebody looks: only now the frontier is worth its time, and a notebook that runs without a page saves it."""
@@ -282,24 +287,12 @@ class Panel:
         self.chart.data = {**self.chart.data, "selected": [side, name]}
         self._show_selection()
 
-    def _on_alternative(self, message: dict[str, Any]) -> None:
-        if message["type"] != "select":
-            return
-        self.alternatives.selected = message["id"]
-        row = next(row for row in self.alternatives.data["rows"] if row["id"] == message["id"])
-        self._use.disabled = row["marked"] or (self._shown.busy and self._shown.stage is not Stage.EXPLORING)
-
-    def _on_use(self, _: Any) -> None:
-        offered = self._shown.alternatives
-        if self._session is not None and offered and self.alternatives.selected:
-            self._session.instead(offered[int(self.alternatives.selected)])
-
     def _on_apply(self, _: Any) -> None:
         session, plan = self._session, self._confirmed_plan()
         if session is not None and plan is not None:
             self._bind(self._name, plan.fn)
-            said = f"{self._name} is bound: call it as you call {self._latest.name}."
-            session.say(Message(said, tone=Tone.DONE))
+            session.bound(self._name, plan)
+            session.say(Message(f"Call {self._name} as you call {self._latest.name}.", tone=Tone.DONE))
             self._settled(self._latest, False)
             self.apply.focus()
 
@@ -321,49 +314,12 @@ class Panel:
             self._session.say(Message("This limit is still being planned.", "Press again once XLA has confirmed it."))
         return None
 
-    # The graph, made when its tab is opened.
-
     def _on_tab(self, change: dict[str, Any]) -> None:
         if change["new"] == GRAPH:
             self._show_graph()
 
-    def _show_graph(self) -> None:
-        if self.tabs.selected_index != GRAPH or self._shown.profile is None:
-            return
-        profile = self._profile(self._side)
-        if self._graph is not None and self._graph[:2] == (self._side, profile):
-            return
-        try:
-            widget = importlib.import_module(".graph", __package__).graph_widget(profile)
-        except ImportError:
-            self._graph_box.children = [_words("<p>The graph can't be drawn: its part of memscope is missing.</p>")]
-            return
-        if self._graph is not None:
-            self._graph[2].close()
-        self._graph = self._side, profile, widget
-        widget.selected = self._selected
-        widget.observe(self._on_graph, "selected")
-        self._graph_box.children = [widget]
-
-    def _on_graph(self, change: dict[str, Any]) -> None:
-        if self._graph is not None and change["new"]:
-            self.select(self._graph[0], change["new"])
-
-
-def _framed(html: str) -> str:
-    return f'<div class="memscope-panel ms-words">{html}</div>'
-
-
-def _words(html: str) -> ipywidgets.HTML:
-    return ipywidgets.HTML(_framed(html))
-
-
-def _button(label: str, pressed: Callable[[Any], None], style: str = "", disabled: bool = False) -> ipywidgets.Button:
-    button = ipywidgets.Button(
-        description=label, button_style=style, disabled=disabled, layout={"width": "auto", "align_self": "flex-start"}
-    )
-    button.on_click(pressed)
-    return button
+    def _on_graph(self, name: str) -> None:
+        self.select(self._side, name)
 
 
 def _all_widgets(root: ipywidgets.Widget) -> list[ipywidgets.Widget]:

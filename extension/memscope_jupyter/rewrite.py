@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from memscope import Alternative, Loop, Plan
+from memscope.compile import Compiled
 from memscope.plan import SinkInfo
 from memscope.report.plan import KINDS, array_text
 from memscope.sizes import format_bytes
@@ -76,8 +77,10 @@ def _cost(plan: Plan) -> str:
 
 def _figures(plan: Plan) -> str:
     before, after = plan.request.profile, plan.profile
+    reported = [("of which XLA reports", "all of it", format_bytes(plan.compiled.peak_bytes))] if plan.bounded else []
     rows = [
         ("peak", format_bytes(plan.original_peak_bytes), accounted(plan, plan.peak_bytes)),
+        *reported,
         ("arguments", format_bytes(before.argument_bytes), format_bytes(after.argument_bytes)),
         ("results", format_bytes(before.output_bytes), format_bytes(after.output_bytes)),
         ("temporaries", format_bytes(plan.original_temp_bytes), accounted(plan, plan.temp_bytes)),
@@ -89,7 +92,7 @@ def _figures(plan: Plan) -> str:
 
 def accounted(plan: Plan, size: int) -> str:
     """A size of a plan's build, of which XLA may give an upper bound only."""
-    return f"{'at most ' if plan.compiled.hidden_bytes else ''}{format_bytes(size)}"
+    return f"{'at most ' if plan.bounded else ''}{format_bytes(size)}"
 
 
 def figures_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -107,9 +110,9 @@ def _figures_row(row: Sequence[str]) -> str:
 ALTERNATIVES = (
     ("axis", True, False),
     ("steps at a time", True, False),
-    ("predicted peak", True, False),
-    ("predicted time", True, False),
+    ("peak", True, False),
     ("fits", False, False),
+    ("time, estimated", True, False),
     ("what is cut", False, True),
 )
 
@@ -127,18 +130,27 @@ def _row(key: str, alternative: Alternative, plan: Plan) -> dict[str, Any]:
     loop = max(alternative.loops, key=lambda loop: loop.streams[0].bytes if loop.streams else 0)
     what = _what(loop)
     axis = loop.streams[0].axis if loop.streams else 0
-    peak, slowdown = alternative.predicted_peak_bytes, alternative.predicted_slowdown
+    current = alternative.loops == plan.loops
+    peak, shown_peak = _peak(alternative, plan.compiled if current else alternative.compiled)
+    slowdown = alternative.predicted_slowdown
     fits = "yes" if peak <= plan.limit_bytes else "no"
     steps = f"{loop.chunk:,} of {loop.size:,}"
-    current = alternative.loops == plan.loops
     return {
         "id": key,
         "title": "this plan" if current else "",
         "colour": None,
         "marked": current,
-        "cells": [str(axis), steps, f"about {format_bytes(peak)}", f"about {slowdown:.2g}x", fits, what],
-        "keys": [axis, loop.chunk / loop.size, peak, slowdown, fits, what],
+        "cells": [str(axis), steps, shown_peak, fits, f"about {slowdown:.2g}x", what],
+        "keys": [axis, loop.chunk / loop.size, peak, fits, slowdown, what],
     }
+
+
+def _peak(alternative: Alternative, compiled: Compiled | None) -> tuple[int, str]:
+    """The peak to sort by and to show: XLA's where it has compiled this, else the prediction."""
+    if compiled is None:
+        return alternative.predicted_peak_bytes, f"about {format_bytes(alternative.predicted_peak_bytes)}"
+    most = "at most " if compiled.hidden_bytes else ""
+    return compiled.bound_bytes, f"\u2713 {most}{format_bytes(compiled.bound_bytes)}"
 
 
 def _what(loop: Loop) -> str:

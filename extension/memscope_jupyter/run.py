@@ -9,22 +9,40 @@ from memscope.lines import format_seconds
 from memscope.sizes import format_bytes
 
 from .rewrite import accounted, figures_table
+from .state import Checked
 
 
-def run_html(plan: Plan | None, check: Check | None, abstract: bool) -> str:
-    """What the tab says at any time."""
+def run_html(plan: Plan | None, checked: Checked | None, abstract: bool) -> str:
+    """What the tab says at any time; the last result stays, with the limit it is for.
+
+    Args:
+      plan: the one on show; None while the next one is made.
+      checked: the latest check, which may be one of another plan.
+      abstract: there are no values to run on.
+    """
     if abstract:
         return (
             "<p>This call was given shapes without values, so there is nothing to run.</p>"
             "<p>Call %memsafe with arrays to check the rewritten function against the original.</p>"
         )
-    if check is None or plan is None:
+    if checked is None:
         return (
             "<p>Nothing has run yet. <em>Run and check</em> runs the rewritten function, and the original where it "
             "fits, in a fresh process: do the values agree, what is the measured peak, how long does each take?</p>"
         )
+    check = checked.check
     tone = "ms-done" if check.ok else "ms-error"
-    return f'<p class="{tone}">{_verdict(check)}</p><p>{escape(_how(check))}</p>{_figures(plan, check)}'
+    return (
+        f'{_whose(checked.plan, plan)}<p class="{tone}">{_verdict(check)}</p><p>{escape(_how(check))}</p>'
+        f"{_figures(checked.plan, check)}"
+    )
+
+
+def _whose(checked: Plan, shown: Plan | None) -> str:
+    limit = format_bytes(checked.limit_bytes)
+    if checked is shown:
+        return f"<h4>The version for {limit}</h4>"
+    return f"<h4>The version for {limit}, not the one above: <em>Run and check</em> runs that</h4>"
 
 
 def _verdict(check: Check) -> str:

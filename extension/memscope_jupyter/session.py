@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import itertools
 import pathlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from memscope import Alternative, LimitError, Plan
+from memscope import Alternative, Check, LimitError, Plan
 from memscope.call import Call
+from memscope.check import original_fits
+from memscope.errors import ExportError
 from memscope.frontier import floor_plan, frontier_limits, point_of
 from memscope.options import Options, writable_path
 from memscope.plan import Request, limit_bytes
 from memscope.program import Program
+from memscope.reduced import reduced_arguments
 from memscope.sizes import format_bytes
 from memscope.target import resolve
 
-from .state import Message, Stage, State, Tone, error_message
+from .state import Bound, Checked, Message, Stage, State, Tone, error_message
 from .worker import Stopped, Worker
 
 NAP = 0.02
 """Seconds between two looks at the clock while a cell waits: how long a kernel interrupt may take."""
+
+REDUCED_ROOM = 256 << 20
+"""Bytes that the function as written may take on smaller arguments."""
 
 Listener = Callable[[State], None]
 
@@ -54,7 +61,11 @@ class Session:
     def trace(self) -> None:
         """Traces the call, on this thread: it is the user's code, and its errors and prints belong to the cell."""
         assert self._call is not None
-        self._request = self._call.request(self._options, self._progress)
+        self._set(stage=Stage.TRACING)
+        try:
+            self._request = self._call.request(self._options, self._progress)
+        finally:
+            self._set(stage=Stage.IDLE, line="")
 
     def profile(self) -> Future[None]:
         """Compiles the function as written."""
@@ -90,7 +101,7 @@ class Session:
         kept = self.state.plan
         if kept is not None and limit == self.state.limit:
             return
-        self._set(limit=limit, message=None, **_NO_PLAN)
+        self._set(limit=limit, predicted=self.state.outlook(limit), message=None, **_NO_PLAN)
         self._submit(Stage.PLANNING, lambda: self._plan(limit))
 
     def limit_of(self, text: str) -> int:
@@ -105,13 +116,25 @@ class Session:
 
     def check(self) -> None:
         """Runs the rewritten function against the original."""
-        self._set(check=None, message=None)
+        self._set(message=None)
         self._submit(Stage.CHECKING, self._check)
 
     def export(self, path: str) -> None:
         """Writes the rewritten function to a file."""
         self._set(message=None)
         self._submit(Stage.EXPORTING, lambda: self._export(path))
+
+    def bound(self, name: str, plan: Plan) -> None:
+        """Takes note that a name in the notebook stands for this plan's function now."""
+        self._set(bound=Bound(name, plan.limit_bytes, plan.peak_bytes, plan.bounded))
+
+    def hold(self) -> None:
+        """Leaves the machine to the user's own cells: what can wait does, until `go_on`."""
+        self._worker.hold()
+
+    def go_on(self) -> None:
+        """Does again what can wait."""
+        self._worker.go_on()
 
     def say(self, message: Message) -> None:
         self._set(message=message)
@@ -182,17 +205,20 @@ class Session:
         call, plan = self._call, self.state.plan
         assert call is not None
         assert plan is not None
-        self._set(check=plan.check(*call.args, **call.kwargs))
+        self._set(checked=Checked(_compared(plan, call), plan))
 
     def _export(self, text: str) -> None:
         plan = self.state.plan
         assert plan is not None
         try:
-            path = plan.save(writable_path(text, "The file"))
+            wanted = writable_path(text, "The file")
+            path = plan.save(free_path(wanted))
         except (ValueError, OSError) as error:
-            self._set(message=error_message(error, "Choose another file."))
+            next_step = "" if isinstance(error, ExportError) else "Choose another file."
+            self._set(message=error_message(error, next_step))
             return
-        self._set(message=Message(f"Written to {pathlib.Path(path)}.", tone=Tone.DONE))
+        kept = "" if path == wanted else f"{wanted} was there already and is kept."
+        self._set(message=Message(f"Written to {path}.", kept, Tone.DONE))
 
     # What can wait, on the worker's thread.
 
@@ -220,7 +246,11 @@ class Session:
         """Writes the source, and looks for other axes and chunks; the plan itself need not wait for that."""
         self._set(stage=Stage.EXPLORING, line="looking at other axes and chunks")
         self._set(alternatives=plan.alternatives())
-        self._set(source=plan.source())
+        try:
+            source = plan.source()
+        except (NotImplementedError, ValueError) as error:  # a callback, or too many constants: no reason to stop here
+            source = f"# {error}"
+        self._set(source=source)
 
     def _add_point(self, request: Request) -> None:
         """Makes one more plan of the frontier."""
@@ -293,7 +323,7 @@ class Session:
             listener(state)
 
 
-_NO_PLAN: dict[str, Any] = {"plan": None, "source": None, "alternatives": None, "check": None}
+_NO_PLAN: dict[str, Any] = {"plan": None, "source": None, "alternatives": None}
 
 
 def _plan_changes(plan: Plan) -> dict[str, Any]:
@@ -302,6 +332,24 @@ def _plan_changes(plan: Plan) -> dict[str, Any]:
     if plan.changed:
         changes |= {"rewritten": plan.profile, "rewritten_limit": plan.limit_bytes if plan.fits else 0, "source": None}
     return changes
+
+
+def _compared(plan: Plan, call: Call) -> Check:
+    """A check that compares values: on smaller arguments where the function as written does not fit."""
+    room = min(REDUCED_ROOM, plan.target.capacity_bytes // 4)
+    reduced = None if original_fits(plan) else reduced_arguments(plan, call.args, room)
+    if reduced is not None:
+        try:
+            return plan.check(*call.args, reduced=reduced, **call.kwargs)
+        except Exception:  # the function need not take them: then the rewritten one is run alone, and the check says so
+            pass
+    return plan.check(*call.args, **call.kwargs)
+
+
+def free_path(path: pathlib.Path) -> pathlib.Path:
+    """This path, or the first of `name_2.py`, `name_3.py`, ... where there is such a file already."""
+    numbered = (path.with_stem(f"{path.stem}_{k}") for k in itertools.count(2))
+    return next(p for p in itertools.chain([path], numbered) if not p.exists())
 
 
 def _after_cancel(state: State) -> str:

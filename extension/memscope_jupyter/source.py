@@ -50,6 +50,12 @@ def excerpt(source: str | None, files: Mapping[str, str]) -> Excerpt | None:
     return Excerpt(label, tuple((first + k, line.rstrip("\n")) for k, line in enumerate(shown)), marked)
 
 
+def line_text(source: str, files: Mapping[str, str]) -> str:
+    """The line behind its short name, as it was written; "" where it can't be read."""
+    found = excerpt(source, files)
+    return "" if found is None else dict(found.lines)[found.marked].strip()
+
+
 def _eqns(jaxpr: jex_core.Jaxpr) -> Iterator[Any]:
     for eqn in jaxpr.eqns:
         yield eqn

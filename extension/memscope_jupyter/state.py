@@ -13,6 +13,7 @@ from memscope.sizes import format_bytes
 class Stage(enum.Enum):
     """What goes on."""
 
+    TRACING = "tracing"
     COMPILING = "compiling"
     EXPLORING = "exploring"
     PLANNING = "planning"
@@ -39,6 +40,30 @@ class Message:
     tone: Tone = Tone.NOTE
 
 
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """What a name in the notebook stands for since it was last bound.
+
+    Attributes:
+      name: in the notebook.
+      limit_bytes, peak_bytes: of the plan whose function it is.
+      bounded: the peak is an upper bound.
+    """
+
+    name: str
+    limit_bytes: int
+    peak_bytes: int
+    bounded: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Checked:
+    """A check, and the plan that it was a check of."""
+
+    check: Check
+    plan: Plan
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class State:
     """One moment of a session.
@@ -50,28 +75,32 @@ class State:
       points: the frontier so far, by rising limit; the first is the floor.
       explored: there are no more points to come.
       limit: the limit asked for, in bytes; None until there is a profile.
+      predicted: the point of the frontier that `limit` was judged by before it was planned for.
       plan: confirmed by XLA for `limit`; None while that is only predicted.
       rewritten, rewritten_limit: the profile of the latest plan, and its limit, also while the next one is made; None
         where nothing was rewritten, and 0 where it does not fit.
       source, alternatives: the plan's Python source, and other axes and chunks; None until there was time for them.
-      check: of this plan.
+      checked: the latest check, also while another plan is shown.
+      bound: what was bound last, also while another plan is shown.
       message: the latest news.
     """
 
     name: str
     target: Target
-    stage: Stage = Stage.COMPILING
+    stage: Stage = Stage.IDLE
     line: str = ""
     profile: Profile | None = None
     points: tuple[Point, ...] = ()
     explored: bool = False
     limit: int | None = None
+    predicted: Point | None = None
     plan: Plan | None = None
     rewritten: Profile | None = None
     rewritten_limit: int = 0
     source: str | None = None
     alternatives: tuple[Alternative, ...] | None = None
-    check: Check | None = None
+    checked: Checked | None = None
+    bound: Bound | None = None
     message: Message | None = None
 
     @property
@@ -82,6 +111,10 @@ class State:
     def floor_bytes(self) -> int | None:
         """The lowest peak that can be reached, where that is known."""
         return self.points[0].peak_bytes if self.points else None
+
+    def outlook(self, limit: int) -> Point | None:
+        """What a limit is predicted to come to: the nearest plan under it, where there is one."""
+        return next((point for point in reversed(self.points) if point.limit <= limit), None)
 
 
 def error_message(error: BaseException, otherwise: str = "Choose another limit, or run the cell again.") -> Message:
@@ -103,5 +136,5 @@ def _cant_fit(error: LimitError) -> Message:
         at = f" at {buffer.source}" if buffer.source else ""
         what = f"argument {buffer.name}" if buffer.kind == "argument" else buffer.op
         held = f", where {format_bytes(buffer.bytes)} of {what}{at} stay: {reason}"
-    floor = format_bytes(error.floor_bytes)
-    return Message(f"{first}{held}.", f"Raise the limit to the floor, {floor}, or above it.", Tone.ERROR)
+    lowest = format_bytes(error.floor_bytes)
+    return Message(f"{first}{held}.", f"Raise the limit to {lowest} or more.", Tone.ERROR)

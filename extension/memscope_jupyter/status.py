@@ -1,21 +1,30 @@
-"""The line above the buttons: the latest news, and what goes on."""
+"""The line above the buttons: what is bound, the latest news, and what goes on."""
 
 from __future__ import annotations
 
-from html import escape
+from typing import Any
 
-from .state import Message, State
+from memscope.sizes import format_bytes
+
+from .state import Bound, Message, State
 
 
-def status_html(state: State) -> str:
-    """Read out by a screen reader when it changes. News stay while other things go on in the background."""
-    news = "" if state.message is None else _news(state.message)
-    progress = (
-        f'<div><span class="ms-spinner"></span>{escape(state.line)} ...</div>' if state.busy and state.line else ""
+def status_data(state: State) -> dict[str, Any]:
+    """What is bound and the news stay while other things go on in the background."""
+    return {
+        "bound": "" if state.bound is None else _bound(state.bound),
+        "news": None if state.message is None else _news(state.message),
+        "progress": f"{state.line} ..." if state.busy and state.line else "",
+    }
+
+
+def _bound(bound: Bound) -> str:
+    most = "at most " if bound.bounded else ""
+    return (
+        f"{bound.name} is bound: {format_bytes(bound.limit_bytes)} at most, the limit it was made for; "
+        f"its peak is {most}{format_bytes(bound.peak_bytes)}."
     )
-    return f'<div class="memscope-panel ms-status" role="status">{news}{progress}</div>'
 
 
-def _news(message: Message) -> str:
-    next_step = f" {escape(message.next_step)}" if message.next_step else ""
-    return f'<div><span class="ms-{message.tone.value}">{escape(message.text)}</span>{next_step}</div>'
+def _news(message: Message) -> dict[str, str]:
+    return {"text": message.text, "next": message.next_step, "tone": message.tone.value}

@@ -10,7 +10,7 @@ from typing import Any
 
 from memscope import Buffer, Profile
 from memscope.report.html import profile_chart
-from memscope.report.text import array, buckets, lifetime, made_by
+from memscope.report.text import array, at_peak, buckets, lifetime, made_by
 from memscope.sizes import format_bytes
 
 STEPS = 240
@@ -97,8 +97,17 @@ def chart_side(profile: Profile, side: str, title: str) -> dict[str, Any]:
         "totals": totals,
         "top": max(totals, default=0),
         "peak": max(range(len(totals)), key=totals.__getitem__, default=0),
+        "peakWords": _peak_words(profile, max(totals, default=0)),
         "bands": [_band(band, profile) for band in bands(profile, steps) if any(band.values)],
     }
+
+
+def _peak_words(profile: Profile, top: int) -> str:
+    """The peak, by the name of what it is where XLA gives an upper bound beside it."""
+    bound = profile.plain_bound_bytes
+    if profile.build != "plain" or bound is None or format_bytes(bound) == format_bytes(top):
+        return f"peak {format_bytes(top)}"
+    return f"{format_bytes(top)} by XLA,<br>at most {format_bytes(bound)}"
 
 
 def chart_fallback(profile: Profile) -> str:
@@ -131,8 +140,10 @@ def _when(lifetime_text: str) -> str:
     return lifetime_text if lifetime_text[0] in "fw" else f"from step {lifetime_text}"
 
 
+_AT_PEAK = {"": "", "yes": "in use at the peak", "reserved": "set aside at the peak, written later"}
+
+
 def describe(buffer: Buffer, profile: Profile) -> str:
     """A buffer in one line."""
     parts = [format_bytes(buffer.bytes), array(buffer), made_by(buffer), f"steps {lifetime(buffer, profile)}"]
-    at_peak = "in use at the peak" if buffer.live_at_peak else ""
-    return "  ·  ".join(itertools.chain(parts, filter(None, [at_peak])))
+    return "  ·  ".join(itertools.chain(parts, filter(None, [_AT_PEAK[at_peak(buffer, profile)]])))

@@ -62,6 +62,21 @@ class Table(View):
     selected = traitlets.Unicode("").tag(sync=True)
 
 
+class StatusView(View):
+    """What is bound, the latest news, and what goes on.
+
+    Each click in the panel comes with {"type": "ping", "id": number}, which is answered at once: a page that gets no
+    answer says that Python is busy.
+    """
+
+    _esm = script("status.js")
+
+    def _hear(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
+        if content.get("type") == "ping":
+            self.send({"type": "pong", "id": content["id"]})
+        super()._hear(widget, content, buffers)
+
+
 class SourceView(View):
     """A few lines of source, one of them marked."""
 

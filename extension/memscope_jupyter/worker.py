@@ -30,7 +30,9 @@ class Worker:
         self._asked: tuple[Work, Future[None]] | None = None
         self._spare: Callable[[], bool] | None = None
         self._running = False
+        self._in_spare_time = False
         self._stopped = False
+        self._held = False
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -51,6 +53,18 @@ class Worker:
         with self._changed:
             self._spare = work
             self._wake()
+
+    def hold(self) -> None:
+        """Does nothing in its spare time until `go_on`; what was begun ends at its next checkpoint."""
+        with self._changed:
+            self._held = True
+            self._stopped = self._stopped or (self._running and self._in_spare_time)
+
+    def go_on(self) -> None:
+        """Works in its spare time again."""
+        with self._changed:
+            self._held = False
+            self._changed.notify_all()
 
     def stop(self) -> None:
         """Gives up what runs, what was asked for, and what is done when idle."""
@@ -101,11 +115,11 @@ class Worker:
     def _take(self) -> bool:
         """Waits for one thing to do, and does it; False once closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._asked is not None or self._spare is not None)
+            self._changed.wait_for(lambda: self._closed or self._asked is not None or self._may_use_spare_time)
             if self._closed:
                 return False
             asked, self._asked = self._asked, None
-            self._running, self._stopped = True, False
+            self._running, self._stopped, self._in_spare_time = True, False, asked is None
             spare = self._spare
         try:
             if asked is not None:
@@ -116,6 +130,10 @@ class Worker:
             with self._changed:
                 self._running = False
         return True
+
+    @property
+    def _may_use_spare_time(self) -> bool:
+        return self._spare is not None and not self._held
 
     def _forget(self, spare: Callable[[], bool]) -> None:
         with self._changed:

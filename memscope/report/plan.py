@@ -24,7 +24,7 @@ def plan_text(plan: Plan) -> str:
 
 def _lines(plan: Plan) -> list[str]:
     verdict = "fits" if plan.fits else "DOES NOT FIT"
-    bounded = "at most " if plan.compiled.hidden_bytes else ""
+    bounded = "at most " if plan.bounded else ""
     head = [
         f"{plan.program.name} on {plan.target.name}: {verdict} in {format_bytes(plan.limit_bytes)}",
         f"  peak        {format_bytes(plan.original_peak_bytes):>9}  ->  {bounded}{format_bytes(plan.peak_bytes)}"
@@ -46,7 +46,7 @@ def _lines(plan: Plan) -> list[str]:
 
 
 def _as_written(plan: Plan) -> list[str]:
-    if plan.compiled.hidden_bytes:
+    if plan.bounded:
         return [
             "  nothing to rewrite: the function runs as plain jax.jit builds it. XLA's own figure for that is "
             f"{format_bytes(plan.compiled.peak_bytes)};",

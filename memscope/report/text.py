@@ -52,6 +52,19 @@ def parts(profile: Profile) -> list[str]:
 
 def notes(profile: Profile) -> list[str]:
     """Sentences on the builds and on gaps, where there is something to say."""
+    said = build_notes(profile)
+    if profile.capacity_bytes is not None and profile.capacity_note:
+        fits = "fits" if profile.peak_bytes <= profile.capacity_bytes else "DOES NOT FIT"
+        said.append(f"{fits} in the {format_bytes(profile.capacity_bytes)} that a program may use there")
+        said.append(f"({profile.capacity_note})")
+    said += uncounted(profile.uncounted)
+    if profile.fragmentation_bytes * 100 > profile.peak_bytes:
+        said.append(f"of which {format_bytes(profile.fragmentation_bytes)} are gaps between temporaries")
+    return said
+
+
+def build_notes(profile: Profile) -> list[str]:
+    """What XLA reports for a plain `jax.jit`, and why that is not the peak, where it is not."""
     said = []
     plain, bound = profile.plain_peak_bytes, profile.plain_bound_bytes
     if profile.build == "reference":
@@ -61,13 +74,6 @@ def notes(profile: Profile) -> list[str]:
             said.append("the peak above is exact: it is built without the fusions whose scratch XLA leaves out")
     elif plain is not None and bound is not None and bound != plain:
         said.append(f"that is what XLA reports for this build{_hidden(plain, bound)}")
-    if profile.capacity_bytes is not None and profile.capacity_note:
-        fits = "fits" if profile.peak_bytes <= profile.capacity_bytes else "DOES NOT FIT"
-        said.append(f"{fits} in the {format_bytes(profile.capacity_bytes)} that a program may use there")
-        said.append(f"({profile.capacity_note})")
-    said += uncounted(profile.uncounted)
-    if profile.fragmentation_bytes * 100 > profile.peak_bytes:
-        said.append(f"of which {format_bytes(profile.fragmentation_bytes)} are gaps between temporaries")
     return said
 
 
@@ -104,6 +110,16 @@ def lifetime(buffer: Buffer, profile: Profile) -> str:
     if buffer.kind == "output":
         return f"from {buffer.defined_at + 1}"
     return f"{buffer.defined_at + 1} to {buffer.freed_at + 1}"
+
+
+RESERVED = "reserved: a result's memory is set aside for the whole call, also before it is written"
+
+
+def at_peak(buffer: Buffer, profile: Profile) -> str:
+    """Whether the buffer takes memory at the peak, and whether there is anything in it yet."""
+    if not buffer.live_at_peak:
+        return ""
+    return "reserved" if buffer.kind == "output" and buffer.defined_at > profile.peak_step else "yes"
 
 
 def peak_step(profile: Profile) -> str:
@@ -149,7 +165,7 @@ def _table(profile: Profile) -> list[str]:
             b.op if b.kind != "argument" else f"argument {b.name}",
             b.source or "-",
             lifetime(b, profile),
-            "yes" if b.live_at_peak else "",
+            at_peak(b, profile),
         )
         for b in shown
     ]
@@ -157,6 +173,8 @@ def _table(profile: Profile) -> list[str]:
     lines = ["largest buffers", *columns(header, rows)]
     if rest:
         lines.append(f"  and {len(rest)} more, {format_bytes(max(b.bytes for b in rest))} or less each")
+    if any(at_peak(b, profile) == "reserved" for b in shown):
+        lines.append(f"  ({RESERVED})")
     return lines
 
 

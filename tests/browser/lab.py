@@ -109,6 +109,18 @@ class Desk:
             cell,
         )
 
+    def type_in_new_cell(self, text: str) -> None:
+        """Types in a cell below the last, and leaves the cursor there."""
+        self.page.evaluate(
+            """async () => {
+                const notebook = window.jupyterapp.shell.currentWidget.content;
+                notebook.activeCellIndex = notebook.widgets.length - 1;
+                await window.jupyterapp.commands.execute("notebook:insert-cell-below");
+            }"""
+        )
+        self.page.locator(".jp-Cell.jp-mod-active .cm-content").click()
+        self.page.keyboard.type(text)
+
     def evaluate(self, code: str) -> str:
         """What an expression prints in the notebook's kernel."""
         return str(
@@ -131,6 +143,25 @@ class Desk:
     def panel(self, number: int = 0) -> Locator:
         return self.page.locator(".memscope-frame").nth(number)
 
+    def no_subshells(self) -> None:
+        """Has widgets talk to the thread that runs cells, as JupyterLab's setting for that does."""
+        self.page.evaluate(
+            """() => {
+                const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+                kernel.commsOverSubshells = "disabled";
+            }"""
+        )
+
+    def keep_busy(self, seconds: float) -> None:
+        """Runs a cell that takes its time, without waiting."""
+        self.page.evaluate(
+            """(code) => {
+                const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+                kernel.requestExecute({ code, store_history: false });
+            }""",
+            f"__import__('time').sleep({seconds})",
+        )
+
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type == "error":
             self.complaints.append(message.text)
@@ -141,6 +172,15 @@ class Desk:
     def _on_request(self, request: Request) -> None:
         if not request.url.startswith((self.lab.url, "data:", "blob:")):
             self.elsewhere.append(request.url)
+
+
+def open_tab(panel: Locator, name: str) -> None:
+    panel.get_by_role("tab", name=name).click()
+
+
+def selected_row(panel: Locator) -> Locator:
+    """The row that is marked in the table on show."""
+    return panel.locator('tr[aria-selected="true"]').filter(visible=True)
 
 
 def _environment(home: pathlib.Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ import tempfile
 
 from playwright.sync_api import Locator, sync_playwright
 
-from tests.browser.lab import Desk, chromium, running_lab
+from tests.browser.lab import Desk, chromium, open_tab, running_lab
 
 CELLS = [
     """\
@@ -43,7 +43,7 @@ def take(desk: Desk, folder: pathlib.Path) -> None:
     panel.locator("[data-drawn]").wait_for()
     panel.get_by_role("button", name="Run and check").click()
     panel.locator(".ms-done").first.wait_for()
-    panel.get_by_text("plans on the way", exact=False).wait_for()
+    panel.get_by_text("○ plans").wait_for()
     panel.get_by_role("button", name="Cancel", disabled=True).wait_for()
     for theme, name in THEMES.items():
         desk.page.evaluate(f"() => window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{name}'}})")
@@ -57,7 +57,7 @@ def take(desk: Desk, folder: pathlib.Path) -> None:
 
 def _take_tabs(desk: Desk, panel: Locator, stem: pathlib.Path) -> None:
     for tab in TABS:
-        panel.get_by_role("tab", name=tab).click()
+        open_tab(panel, tab)
         desk.page.wait_for_timeout(500)  # a theme's change and a chart's redraw have no event to wait for
         panel.screenshot(path=stem.with_name(f"{stem.name}-{tab.lower()}.png"))
 

@@ -25,16 +25,7 @@ def deep(x, w):
 shapes = jax.ShapeDtypeStruct((300, 64), "float32"), jax.ShapeDtypeStruct((64, 64), "float32")
 p = memscope.profile(deep, *shapes)
 peak = p.largest_at_peak.name
-"""
-KNN = """
-%load_ext memscope
-import jax, jax.numpy as jnp, numpy as np
-
-def knn(queries, points):
-    distances = jnp.sum(queries**2, 1)[:, None] - 2 * queries @ points.T + jnp.sum(points**2, 1)
-    return jax.lax.top_k(-distances, 5)
-
-queries, points = np.ones((500, 16), np.float32), np.ones((5000, 16), np.float32)
+lines = lambda source: In[1].splitlines()[int(source.rpartition(":")[2]) - 1]
 """
 EARLY = """
 early = graph_widget(p)
@@ -54,7 +45,7 @@ without
 
 @pytest.fixture(scope="module")
 def notebook(lab: Lab, page: Page) -> Iterator[None]:
-    lab.write("graph.ipynb", [SETUP, "widget = graph_widget(p)\nwidget", EARLY, NO_DOT])
+    lab.write("graph.ipynb", [SETUP, "widget = graph_widget(p, lines)\nwidget", EARLY, NO_DOT])
     desk = Desk(lab, page)
     desk.open("graph.ipynb")
     desk.start_all()
@@ -183,6 +174,9 @@ def test_search_finds_what_is_drawn_and_what_is_not(graph: Locator, desk: Desk) 
     expect(graph.locator(".mg-found")).to_have_text(re.compile("[1-9] found"))
     box.press("Enter")
     expect(graph.locator(".mg-box.mg-chosen")).to_contain_text("while")
+    for words in ("float32[300,64]", "sin(x) @ w"):  # a shape, and the text of a source line
+        box.fill(words)
+        expect(graph.locator(".mg-found")).to_have_text(re.compile("[1-9][0-9]* found, [1-9]"))
     box.fill("no such thing")
     expect(graph.locator(".mg-found")).to_have_text("0 found, 0 drawn")
     box.press("Escape")
@@ -294,23 +288,3 @@ def test_a_tip_tells_all_of_a_node(graph: Locator) -> None:
     summit.hover()
     expect(graph.locator(".mg-tip")).to_contain_text("in use at the peak")
     expect(graph.locator(".mg-tip")).to_contain_text(summit.get_attribute("data-node") or "-")
-
-
-def test_a_node_leads_to_its_row_and_line_in_the_panel(lab: Lab, desk: Desk) -> None:
-    lab.write("panel_graph.ipynb", [KNN, "%memsafe knn(queries, points)"])
-    desk.open("panel_graph.ipynb")
-    desk.start_all()
-    panel = desk.panel()
-    expect(panel.locator("[data-drawn]")).to_be_visible()
-    panel.get_by_role("tab", name="Graph").click()
-    graph = panel.locator(".mg-widget")
-    box = graph.locator(".mg-box", has_text="neg")
-    expect(graph.locator(".mg-box.mg-summit")).to_be_visible()
-    box.click()
-    expect(panel.locator(".ms-line[aria-current]")).to_contain_text("jax.lax.top_k(-distances, 5)")
-    panel.get_by_role("tab", name="Buffers").click()
-    row = panel.locator('tr[aria-selected="true"]').filter(visible=True)
-    expect(row).to_contain_text("neg")
-    row.press("ArrowUp")
-    panel.get_by_role("tab", name="Graph").click()
-    expect(graph.locator(".mg-box.mg-chosen")).to_contain_text("dot_general")

@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from memscope.sizes import format_bytes
-from tests.browser.lab import PATIENCE, ROOT, Desk, Lab
+from tests.browser.lab import PATIENCE, ROOT, Desk, Lab, open_tab, selected_row
 
 expect.set_options(timeout=PATIENCE)
 
@@ -81,7 +81,7 @@ def panel(notebook: None, desk: Desk) -> Locator:
 @pytest.fixture
 def explored(panel: Locator) -> Locator:
     """A fresh panel, its frontier complete."""
-    expect(panel.locator(".ms-middle")).to_have_text("○ plans on the way")
+    expect(panel.locator(".ms-middle")).to_have_text("○ plans")
     return panel
 
 
@@ -154,10 +154,14 @@ def test_one_selection_in_every_view(panel: Locator, desk: Desk) -> None:
     boxes = [(bar.bounding_box(), bar) for bar in bars.all()]
     tall = [(box, bar) for box, bar in boxes if box is not None and box["height"] > 100]
     box = max((box for box, _ in tall), key=lambda box: box["x"])  # the last tall one: the negated distances
-    desk.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    desk.page.mouse.move(*middle)
+    for said in ("9.54 MiB float32[500,5000] neg", "In[1]:5", "step 6 of 7", "in use"):
+        expect(panel.locator(".hoverlayer")).to_contain_text(said)
+    desk.page.mouse.click(*middle)
     expect(panel.locator(".ms-line[aria-current]")).to_contain_text("closeness, index = jax.lax.top_k(-distances, 5)")
-    panel.get_by_role("tab", name="Buffers").click()
-    row = panel.locator('tr[aria-selected="true"]').filter(visible=True)
+    open_tab(panel, "Buffers")
+    row = selected_row(panel)
     expect(row).to_contain_text("neg")
     row.press("ArrowUp")
     expect(panel.locator(".ms-line[aria-current]")).to_contain_text("distances = jnp.sum(queries**2, 1)")
@@ -165,19 +169,21 @@ def test_one_selection_in_every_view(panel: Locator, desk: Desk) -> None:
 
 
 def test_a_click_in_the_graph_selects_everywhere(panel: Locator) -> None:
-    panel.get_by_role("tab", name="Graph").click()
+    open_tab(panel, "Graph")
+    panel.get_by_role("searchbox").filter(visible=True).fill("index = jax.lax.top_k")
+    expect(panel.locator(".mg-box.mg-hit", has_text="top_k")).not_to_have_count(0)
     panel.locator(".mg-box", has_text="top_k").first.click()
     expect(panel.locator(".ms-line[aria-current]")).to_contain_text("closeness, index = jax.lax.top_k(-distances, 5)")
-    panel.get_by_role("tab", name="Buffers").click()
-    row = panel.locator('tr[aria-selected="true"]').filter(visible=True)
+    open_tab(panel, "Buffers")
+    row = selected_row(panel)
     expect(row).to_contain_text("top_k")
     row.press("Home")
-    panel.get_by_role("tab", name="Graph").click()
+    open_tab(panel, "Graph")
     expect(panel.locator(".mg-box.mg-chosen")).to_contain_text("dot_general")
 
 
 def test_the_table_sorts_and_filters(panel: Locator) -> None:
-    panel.get_by_role("tab", name="Buffers").click()
+    open_tab(panel, "Buffers")
     table = panel.get_by_role("grid").filter(visible=True)
     sizes = table.locator("tbody td:first-child")
     largest = sizes.first.inner_text()
@@ -192,7 +198,7 @@ def test_a_narrow_window_cuts_nothing_off(panel: Locator, desk: Desk) -> None:
     desk.page.set_viewport_size({"width": 600, "height": 1150})
     try:
         for tab in ("Buffers", "Rewrite", "Run", "Timeline"):
-            panel.get_by_role("tab", name=tab).click()
+            open_tab(panel, tab)
             assert panel.evaluate("frame => frame.scrollWidth <= frame.clientWidth")
         for shown in (".ms-how", ".ms-typed", ".ms-verdict", ".memscope-buttons button:last-child"):
             panel.locator(shown).scroll_into_view_if_needed()
@@ -203,16 +209,24 @@ def test_a_narrow_window_cuts_nothing_off(panel: Locator, desk: Desk) -> None:
 
 def test_another_way_by_hand(panel: Locator, desk: Desk) -> None:
     plan_at(panel, "2000KiB")
-    panel.get_by_role("tab", name="Rewrite").click()
+    open_tab(panel, "Rewrite")
     expect(panel).to_contain_text("never exists whole")
     expect(panel.get_by_role("button", name="Compile this way")).to_be_disabled()
     table = panel.get_by_role("grid").filter(visible=True)
     chosen = table.locator("tr:not(.ms-marked)").filter(has_text="yes").first
     steps = chosen.locator("td").nth(1).inner_text()
     chosen.click()
+    expect(chosen.locator("td").nth(2)).to_have_text(re.compile("^about"))
     panel.get_by_role("button", name="Compile this way").click()
     expect(table.locator("tr.ms-marked td").nth(1)).to_have_text(steps)
     assert desk.evaluate(f"{STATE}.plan.loops[0].chunk") == steps.split(" of ")[0].replace(",", "")
+    peak = format_bytes(int(desk.evaluate(f"{STATE}.plan.peak_bytes")))
+    expect(table.locator("tr.ms-marked td").nth(2)).to_have_text(re.compile(f"^✓ (at most )?{peak}$"))
+    table.get_by_role("button", name="steps at a time").click()
+    cells = table.locator("td:nth-child(2)").all_inner_texts()
+    shares = [int(count) / int(size) for count, size in (cell.replace(",", "").split(" of ") for cell in cells)]
+    assert shares == sorted(shares, reverse=True)
+    assert max(shares) < 1
 
 
 def test_apply_run_and_export(panel: Locator, desk: Desk, lab: Lab) -> None:
@@ -230,6 +244,14 @@ def test_apply_run_and_export(panel: Locator, desk: Desk, lab: Lab) -> None:
     panel.get_by_role("button", name="Export").click()
     expect(panel.get_by_role("status")).to_contain_text("Written to taken.py.")
     assert same_values_elsewhere(lab.folder / "taken.py") == "same"
+    panel.get_by_role("button", name="Export").click()
+    expect(panel.get_by_role("status")).to_contain_text(
+        "Written to taken_2.py. taken.py was there already and is kept."
+    )
+    plan_at(panel, "1000KiB")
+    expect(panel.get_by_role("status")).to_contain_text("knn_safe is bound: 1.95 MiB at most")
+    expect(run).to_contain_text("The version for 1.95 MiB, not the one above")
+    expect(run).to_contain_text("The values agree.")
 
 
 def same_values_elsewhere(exported: pathlib.Path) -> str:
@@ -271,7 +293,7 @@ def test_a_limit_that_is_none_and_one_that_can_not_be_met(panel: Locator) -> Non
     expect(panel.get_by_role("status")).to_contain_text(
         "knn can't run in 10.0 KiB: the lowest peak that memscope can reach is"
     )
-    expect(panel.get_by_role("status")).to_contain_text("Raise the limit to the floor")
+    expect(panel.get_by_role("status")).to_contain_text(re.compile(r"Raise the limit to [\d.]+ KiB or more"))
     expect(panel.get_by_role("button", name="Apply as knn_safe")).to_be_disabled()
 
 
@@ -286,6 +308,18 @@ def test_closing_frees_what_the_panel_held(panel: Locator, desk: Desk) -> None:
     expect(desk.panel()).to_have_count(0)
     expect(desk.page.locator(".jp-OutputArea-output .memscope")).to_be_visible()
     assert eventually(desk, LIVE_REFS, "[None, None, None]")
+
+
+def test_a_panel_lives_while_a_cell_runs(panel: Locator, desk: Desk) -> None:
+    plan_at(panel, "2000KiB")
+    desk.keep_busy(10)
+    start = time.monotonic()
+    panel.get_by_role("button", name="Apply as knn_safe").click()
+    expect(panel.get_by_role("status")).to_contain_text("knn_safe is bound")
+    panel.get_by_role("button", name="Close").click()
+    expect(desk.panel()).to_have_count(0)
+    assert time.monotonic() - start < 10
+    assert desk.evaluate("callable(knn_safe)") == "True"
 
 
 def test_running_the_cell_again_frees_it_too(panel: Locator, desk: Desk) -> None:
@@ -322,6 +356,17 @@ def test_a_function_that_raises_shows_its_own_traceback(notebook: None, desk: De
     expect(cell).to_contain_text("TracerBoolConversionError")
     expect(cell).not_to_contain_text("memscope_jupyter")
     expect(cell.locator(".memscope-frame")).to_have_count(0)
+
+
+def test_the_options_complete_with_tab_and_have_help(notebook: None, desk: Desk) -> None:
+    desk.type_in_new_cell("%memsafe --")
+    desk.page.keyboard.press("Tab")
+    for option in ("--limit", "--target", "--export", "--name", "--run", "--quiet"):
+        expect(desk.page.locator(".jp-Completer")).to_contain_text(option)
+    desk.page.keyboard.press("Escape")
+    desk.type_in_new_cell("%memsafe?")
+    desk.page.keyboard.press("Shift+Enter")
+    expect(desk.page.locator(".jp-Notebook")).to_contain_text("Without --limit nothing is bound until you press Apply")
 
 
 SLIDE = """async (frame) => {
@@ -365,6 +410,27 @@ def test_a_training_step_of_1500_instructions(lab: Lab, desk: Desk) -> None:
     assert up < 15
     assert cancelled < 10
     assert median < 300
+
+
+def test_a_panel_that_python_can_not_hear_says_so(lab: Lab, desk: Desk) -> None:
+    """As in a front end that has no subshells: what is pressed waits for the cell that runs."""
+    lab.write("deaf.ipynb", [KNN, "%memsafe knn(queries, points)"])
+    desk.open("deaf.ipynb")
+    desk.no_subshells()
+    desk.run(0)
+    desk.run(1)
+    panel = desk.panel()
+    expect(panel.locator("[data-drawn]")).to_be_visible()
+    desk.keep_busy(5)
+    panel.get_by_role("button", name="Apply as knn_safe").click()
+    expect(panel.get_by_role("status")).to_contain_text("A cell is running")
+    expect(panel.get_by_role("status")).to_contain_text("knn_safe is bound")
+    expect(panel.get_by_role("status")).not_to_contain_text("A cell is running")
+    desk.keep_busy(5)
+    panel.get_by_role("button", name="Close").click()
+    assert panel.is_hidden()
+    expect(desk.page.locator(".jp-OutputArea").last).to_contain_text("Closed. What the panel holds is freed")
+    expect(desk.panel()).to_have_count(0)
 
 
 def test_the_quickstart(lab: Lab, desk: Desk) -> None:

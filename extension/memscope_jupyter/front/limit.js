@@ -37,7 +37,7 @@ function outlook(data, limit) {
   const below = data.points.filter((point) => point.limit <= limit);
   if (below.length === 0) return { peak: null, slowdown: null, fits: null, how: "unknown" };
   const best = below[below.length - 1];
-  return { peak: best.peak, slowdown: best.slowdown, fits: true, how: "predicted" };
+  return { peak: best.peak, slowdown: best.slowdown, bounded: best.bounded, fits: true, how: "predicted" };
 }
 
 const HOW = {
@@ -73,7 +73,8 @@ function makeHeader() {
 
   const show = (data, view) => {
     const most = view.bounded ? "at most " : "";
-    const after = view.peak === null || view.peak === data.today ? "" : ` → ${most}${formatBytes(view.peak)}`;
+    const same = view.peak === null || (view.peak === data.today && !view.bounded);
+    const after = same ? "" : ` → ${most}${formatBytes(view.peak)}`;
     name.textContent = data.name;
     place.textContent = ` on ${data.target} (${formatBytes(data.capacity)})`;
     peak.textContent = `peak ${formatBytes(data.today)}${after}`;
@@ -99,7 +100,7 @@ function makeScaleMarks() {
     const points = data.points.map((point) => point.limit).filter((limit) => scale.holds(limit));
     const capacity = [data.capacity].filter((limit) => scale.holds(limit));
     marks.replaceChildren(...points.map((limit) => mark(limit, "point")), ...capacity.map((limit) => mark(limit, "capacity")));
-    const least = data.floor === null ? "arguments and results" : "floor";
+    const least = data.floor === null ? "arguments and results" : "lowest possible";
     low.textContent = `${least} ${formatBytes(scale.low)}`;
     middle.textContent = data.note;
     high.textContent = `today ${formatBytes(data.today)}`;
@@ -118,7 +119,8 @@ function render({ model, el }) {
   });
   const slider = make("div", { class: "ms-slider" }, range, marks);
   const control = make("div", { class: "ms-control" }, make("span", { class: "ms-label" }, "limit"), slider, typed);
-  el.append(header.element, control, ends);
+  const notes = make("div", { class: "ms-account" });
+  el.append(header.element, control, ends, notes);
 
   let data = model.get("data");
   let scale = null;
@@ -130,6 +132,7 @@ function render({ model, el }) {
     shown = limit;
     const view = outlook(data, limit);
     header.show(data, view);
+    notes.replaceChildren(...(view.notes ?? []).map((text) => make("p", {}, text)));
     if (document.activeElement !== typed) typed.value = formatBytes(limit);
     const spoken = [formatBytes(limit), verdict(view.fits), timeText(view), HOW[view.how][0]];
     range.setAttribute("aria-valuetext", spoken.filter(Boolean).join(", "));

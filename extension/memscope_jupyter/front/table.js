@@ -13,7 +13,8 @@ function render({ model, el }) {
   const table = make("table", { role: "grid" }, head, body);
   const scroll = make("div", { class: "ms-rows" }, table);
   const bar = make("div", { class: "ms-bar" }, switches, filter, count);
-  el.append(bar, scroll);
+  const note = make("div", { class: "ms-note" });
+  el.append(bar, scroll, note);
 
   let data = { columns: [], rows: [], sides: [], side: "", selected: "", empty: "" };
   let sort = null;
@@ -73,8 +74,8 @@ function render({ model, el }) {
   const drawHead = () => {
     const cells = data.columns.map((column, k) => {
       const direction = sort?.column === k ? (sort.sign > 0 ? "ascending" : "descending") : "none";
-      const arrow = { ascending: " ▲", descending: " ▼", none: "" }[direction];
-      const button = make("button", { type: "button" }, column.label + arrow);
+      const arrow = make("span", { class: "ms-sort", "aria-hidden": "true" }, { ascending: "▲", descending: "▼", none: "↕" }[direction]);
+      const button = make("button", { type: "button", title: `Sort by ${column.label}` }, column.label, arrow);
       button.addEventListener("click", () => {
         const first = column.numeric ? -1 : 1;
         sort = { column: k, sign: sort?.column === k ? -sort.sign : first };
@@ -102,6 +103,8 @@ function render({ model, el }) {
     scroll.hidden = data.rows.length === 0;
     bar.hidden = data.sides.length < 2 && data.rows.length < FEW;
     filter.hidden = data.rows.length < FEW;
+    note.textContent = data.note;
+    note.hidden = !data.note;
     drawSides();
     drawHead();
     drawRows();

@@ -97,7 +97,7 @@ function marks(side, place, most, limit, colour) {
   const shapes = [line("dot", colour.peak, { xref: x, x0: peakAt, x1: peakAt, y0: 0, y1: side.top })];
   const words = [
     word(`<b>${side.title}</b>`, { x: place.span[0], xref: "paper", y: 1, yref: "paper", xanchor: "left" }),
-    word(`peak ${formatBytes(side.top)}`, {
+    word(side.peakWords, {
       x: peakAt, xref: x, y: side.top, yref: y, xanchor: peakIsRight ? "right" : "left",
       font: { color: colour.peak }, bgcolor: colour.ground,
     }),

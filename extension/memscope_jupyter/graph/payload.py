@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from memscope.graph import Computation, HloGraph, Node
@@ -28,14 +30,21 @@ def picture_payload(graph: HloGraph, picture: Picture, focus: str = "") -> dict[
     }
 
 
-def index(graph: HloGraph) -> list[list[Any]]:
+def index(graph: HloGraph, line_text: Callable[[str], str]) -> list[list[Any]]:
     """(instruction, what it is found by, its buffers) of every instruction outside of fusions."""
+    text = functools.cache(line_text)
     return [
-        [node.name, " ".join((node.name, node.op, node.opcode, node.source or "", *node.buffers)), list(node.buffers)]
+        [node.name, _found_by(node, text), list(node.buffers)]
         for computation in graph.computations
         if computation.role != "fusion"
         for node in computation.nodes
     ]
+
+
+def _found_by(node: Node, line_text: Callable[[str], str]) -> str:
+    array = f"{node.dtype}[{','.join(map(str, node.shape))}]"
+    line = [] if node.source is None else [node.source, line_text(node.source)]
+    return " ".join((node.name, node.op, node.opcode, array, *line, *node.buffers))
 
 
 def _node(graph: HloGraph, node: Node) -> dict[str, Any]:

@@ -27,6 +27,7 @@ class GraphView {
     this.build();
     this.listen();
     this.camera = new Camera(this.canvas);
+    this.texts = new Map(model.get("_index").map(([name, text]) => [name, text.toLowerCase()]));
     this.show(model.get("_first"));
     this.sized = new ResizeObserver(() => this.resize());
     this.sized.observe(this.canvas);
@@ -41,8 +42,8 @@ class GraphView {
     this.expand = button("Expand", "Draw all neighbours of the selected node (E)", () => this.expandNode(this.node));
     this.opens = element("span", "mg-opens");
     this.whole = button("", "Draw every instruction of this computation", () => this.ask({ kind: "whole" }));
-    this.input = ownKeys(element("input", "", { type: "search", placeholder: "Search op, instruction, line" }));
-    this.input.setAttribute("aria-label", "Search the graph by op, instruction, buffer or source line");
+    this.input = ownKeys(element("input", "", { type: "search", placeholder: "Search op, name, shape, line or its text" }));
+    this.input.setAttribute("aria-label", "Search the graph by op, instruction, buffer, shape, source line or its text");
     this.count = element("span", "mg-found");
     const search = element("div", "mg-search");
     search.append(this.input, this.count);
@@ -247,12 +248,13 @@ class GraphView {
 
   search() {
     const words = this.input.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
-    const matches = (text) => words.every((word) => text.toLowerCase().includes(word));
+    const matches = (text) => words.length > 0 && words.every((word) => text.includes(word));
+    const textOf = (box) => `${box.dataset.tip.toLowerCase()} ${this.texts.get(box.dataset.node) ?? ""}`;
     this.at = -1;
-    const here = words.length ? this.scene.boxes.filter((box) => matches(box.dataset.tip)) : [];
+    const here = this.scene.boxes.filter((box) => matches(textOf(box)));
     this.scene.mark("mg-hit", here);
     const drawn = here.map((box) => box.dataset.node);
-    const known = words.length ? this.model.get("_index").filter(([, text]) => matches(text)) : [];
+    const known = [...this.texts].filter(([, text]) => matches(text));
     this.found = [...new Set([...drawn, ...known.map(([name]) => name)])];
     this.count.textContent = words.length ? `${this.found.length} found, ${drawn.length} drawn` : "";
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,11 +43,11 @@ class GraphWidget(anywidget.AnyWidget):
     _first = traitlets.Dict().tag(sync=True)
     _index: traitlets.List[Any] = traitlets.List().tag(sync=True)
 
-    def __init__(self, profile: Profile, **kwargs: Any) -> None:
+    def __init__(self, profile: Profile, line_text: Callable[[str], str], **kwargs: Any) -> None:
         self._profile, self._graph = profile, profile.graph
         self._shown = peak_view(self._graph)
         self._latest: dict[str, Any] | None = None  # the first picture, which the page has already
-        super().__init__(_first=self._picture(), _index=index(self._graph), **kwargs)
+        super().__init__(_first=self._picture(), _index=index(self._graph, line_text), **kwargs)
         self.on_msg(self._answer)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
@@ -76,6 +77,10 @@ class GraphWidget(anywidget.AnyWidget):
         self.send({"kind": "picture", "picture": self._latest})
 
 
-def graph_widget(profile: Profile) -> GraphWidget:
-    """A widget of `profile.graph` whose trait `selected` is the name of a Buffer, both ways."""
-    return GraphWidget(profile)
+def graph_widget(profile: Profile, line_text: Callable[[str], str] = lambda source: "") -> GraphWidget:
+    """A widget of `profile.graph` whose trait `selected` is the name of a Buffer, both ways.
+
+    Args:
+      line_text: the text of a line given as "knn.py:12", which the search looks through as well.
+    """
+    return GraphWidget(profile, line_text)
