@@ -80,6 +80,10 @@ class Checkable(Protocol):
         """The build that the rewritten program was accounted under."""
 
     @property
+    def executable(self) -> Callable[..., Any] | None:
+        """What runs, where that can't be made again from `rewritten`."""
+
+    @property
     def original(self) -> Callable[..., Any]:
         """The user's function, of the arguments that are not static."""
 
@@ -217,12 +221,15 @@ class _Jobs:
         self._program = plan.program
         self._platform = plan.target.platform
         self._leaves = leaves
+        self._executable = plan.executable
         # The rewritten function comes first: its peak is the one that matters, and the least can go wrong before it.
         self._sides = [(REWRITTEN, jex_core.jaxpr_as_fun(plan.rewritten), plan.build.options)]
         if original is not None:
             self._sides.append((ORIGINAL, original, Build.PLAIN.options))
 
     def run(self, budget_seconds: float, timeout: float) -> _Runs:
+        if self._executable is not None:
+            return self._run_here("since an order of instructions can't travel")
         try:
             jobs = [self._job(*side) for side in self._sides]
         except UnportableError:
@@ -252,8 +259,19 @@ class _Jobs:
         are seen.
         """
         with jax.enable_x64(self._program.x64):
-            jitted = [jax.jit(run, compiler_options=dict(options)) for _, run, options in self._sides]
-            return self._runs(measure_here(jitted, self._leaves, budget_seconds=0.0), why_here=why)
+            runs: list[Callable[..., Any]] = [
+                jax.jit(run, compiler_options=dict(options)) for _, run, options in self._sides
+            ]
+            if self._executable is not None:
+                runs[0] = self._keeping_arguments(self._executable)
+            return self._runs(measure_here(runs, self._leaves, budget_seconds=0.0), why_here=why)
+
+    def _keeping_arguments(self, executable: Callable[..., Any]) -> Callable[..., Any]:
+        """The executable on copies of what it would take over."""
+        donated = self._program.donated
+        return lambda *leaves: executable(
+            *(jnp.array(leaf, copy=True) if lost else leaf for leaf, lost in zip(leaves, donated, strict=True))
+        )
 
     def _runs(
         self, measured: tuple[Measurement, ...], missing: str | None = None, why_here: str | None = None

@@ -122,6 +122,8 @@ class Plan:
       loops: empty where nothing was rewritten.
       moved: arrays that the function's own loops only read, and now make inside for themselves.
       simplified: arrays that are not made any more, as a cheaper primitive gives the same results.
+      scheduled_by: whose order its HLO instructions run in; None for XLA's default. An executable has such an order,
+        source and `jax.export` do not: `save` writes a version that does without.
       stretches: in how many stretches, one after another, its eqns are kept; 1 where XLA orders them all.
       fn: the rewritten function, jitted; same pytrees in and out. Planned for a GPU that is not here it can be traced
         and exported, and raises TargetError where it is called.
@@ -140,6 +142,7 @@ class Plan:
     moved: tuple[Moved, ...]
     simplified: tuple[Simplification, ...]
     stretches: int
+    scheduled_by: str | None
     fn: Callable[..., Any]
     rewritten: jex_core.ClosedJaxpr
     original: Callable[..., Any]
@@ -150,7 +153,7 @@ class Plan:
     @property
     def changed(self) -> bool:
         """Whether anything was rewritten."""
-        return bool(self.loops or self.moved or self.simplified or self.stretches > 1)
+        return bool(self.loops or self.moved or self.simplified or self.stretches > 1 or self.scheduled_by)
 
     @property
     def bounded(self) -> bool:
@@ -183,6 +186,16 @@ class Plan:
           ValueError: another ending.
         """
         return save_plan(self, Path(path))
+
+    @functools.cached_property
+    def portable(self) -> Plan:
+        """A plan for the same limit that can be taken along as source: this one, where its order is XLA's own."""
+        return self if self.scheduled_by is None else self.request.plan(self.limit_bytes, True, portable=True)
+
+    @property
+    def executable(self) -> Callable[..., Any] | None:
+        """What `fn` runs where `rewritten` is not all of it: the instructions in their order."""
+        return None if self.scheduled_by is None else self.compiled.call
 
     def check(self, *args: Any, reduced: Sequence[Any] | None = None, **kwargs: Any) -> Check:
         """Runs `fn` against the function as written: values, measured peak, seconds.
@@ -255,8 +268,8 @@ class Request:
         found = self.search.confirm_fastest(alternative.candidate, limit_bytes)
         return self._plan(found, limit_bytes, found.peak_bytes <= limit_bytes)
 
-    def plan(self, limit_bytes: int, best_effort: bool) -> Plan:
-        found, fits = self.search.run(limit_bytes)
+    def plan(self, limit_bytes: int, best_effort: bool, portable: bool = False) -> Plan:
+        found, fits = self.search.run(limit_bytes, portable)
         made = self._plan(found, limit_bytes, fits)
         if not fits and not best_effort:
             raise _limit_error(made, self.search)
@@ -274,6 +287,7 @@ class Request:
         candidate = found.candidate
         rewritten = program.closed if candidate is None else candidate.closed
         original = dynamic_only(self.fn, self.signature.static)
+        scheduled_by = None if candidate is None else candidate.scheduled_by
         before = search.original_estimate
         after = before if candidate is None else candidate.estimate
         return Plan(
@@ -290,7 +304,15 @@ class Request:
             moved=() if candidate is None else candidate.moved,
             simplified=() if candidate is None else candidate.simplified,
             stretches=len(candidate.order.stretches) if candidate and candidate.order else 1,
-            fn=PlannedFunction(self.signature, rewritten, found.compiled.build, original, search.target),
+            scheduled_by=scheduled_by,
+            fn=PlannedFunction(
+                self.signature,
+                rewritten,
+                found.compiled.build,
+                original,
+                search.target,
+                compiled=found.compiled.call if scheduled_by else None,
+            ),
             rewritten=rewritten,
             original=original,
             original_temp_bytes=search.original.temp_bytes,

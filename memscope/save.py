@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 def source_of(plan: Plan) -> str:
     """Standalone source of the rewritten function."""
+    scheduled, plan = plan.scheduled_by is not None, plan.portable
     program = plan.program
     return python_source(
         plan.rewritten,
@@ -28,7 +29,7 @@ def source_of(plan: Plan) -> str:
         in_tree=program.in_tree,
         out_tree=program.out_tree,
         argument_names=program.argument_names,
-        header=_header(plan),
+        header=_header(plan, scheduled),
         compiler_options=plan.build.options,
         x64=program.x64,
         donated=program.donated,
@@ -72,6 +73,7 @@ def _artifact(plan: Plan) -> bytes:
 
 def export(plan: Plan) -> jax.export.Exported:
     """The rewritten function, exported for the plan's platform with the arguments' pytrees."""
+    plan = plan.portable
     program = plan.program
     args, kwargs = jax.tree.unflatten(program.in_tree, program.argument_shapes)
     call = dynamic_only(plan.fn, plan.request.signature.static)
@@ -79,10 +81,15 @@ def export(plan: Plan) -> jax.export.Exported:
         return jax.export.export(jax.jit(call), platforms=[plan.target.platform])(*args, **kwargs)
 
 
-def _header(plan: Plan) -> str:
+def _header(plan: Plan, scheduled: bool) -> str:
     how = f"instead of {format_bytes(plan.original_peak_bytes)}" if plan.changed else "as it was written"
     where = "" if plan.target.platform == "cpu" else f" on {plan.target.name}"
     lines = [f"{plan.program.name}, rewritten by memscope to peak at {format_bytes(plan.peak_bytes)}{where} {how}."]
+    if scheduled:
+        lines += [
+            "",
+            "The plan itself runs in an order of instructions, which source can't hold: this peak is its own.",
+        ]
     if plan.build.options:
         lines += [
             "",

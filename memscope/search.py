@@ -26,6 +26,7 @@ from .library import suits_library
 from .machine import machine_of
 from .program import Program, nbytes
 from .reasons import Hindrance, hindrances
+from .schedule.search import find_order, temporaries_at_least
 from .sizes import format_bytes
 from .stream import Fold, LoopPlan, rewrite
 from .stream.reductions import Form, reduces_lanes
@@ -68,6 +69,9 @@ LIBRARY_GAIN, LIBRARY_TRIES = 1.3, 3
 Of 22 rewritten reports that it suits, 18 ran faster in it: 0.79 times as long in the geometric mean.
 """
 
+ORDER_SECONDS = 2.0
+"""For the search of an order, where one could do."""
+
 MARGIN = 0.97
 """How much of the limit an estimate may fill before it is not even tried."""
 
@@ -86,7 +90,8 @@ class Candidate:
       moved: what is made inside them now.
       simplified: what is not made any more.
       program: what its eqns are the eqns of, where that is not the program that was searched.
-      order: the order that its eqns are kept in, where it is not XLA's.
+      order: the order that its eqns are kept in by barriers, where it is not XLA's.
+      scheduled_by: whose order its HLO instructions run in, where it is not XLA's default.
     """
 
     closed: jex_core.ClosedJaxpr
@@ -99,6 +104,7 @@ class Candidate:
     simplified: tuple[Simplification, ...] = ()
     program: Program | None = None
     order: Ordering | None = None
+    scheduled_by: str | None = None
 
     @functools.cached_property
     def suits_library(self) -> bool:
@@ -219,16 +225,26 @@ class Search:
 
     # Under a limit.
 
-    def run(self, limit: int) -> tuple[Found, bool]:
-        """The best that fits, or the lowest that can be reached; and whether it fits."""
+    def run(self, limit: int, portable: bool = False) -> tuple[Found, bool]:
+        """The best that fits, or the lowest that can be reached; and whether it fits.
+
+        Args:
+          portable: without an order of instructions that only an executable of this process can have.
+        """
         unchanged = self.as_written(limit)
         if unchanged is not None:
             return unchanged, True
-        if self.ordered is not None and self.ordered.peak_bytes <= limit:
-            return self.ordered, True
+        if not portable:
+            ordered = self._ordered_within(limit)
+            if ordered is not None:
+                return ordered, True
         if self._simpler is not None:
-            simpler, fits = self._simpler.run(limit)
+            simpler, fits = self._simpler.run(limit, portable)
             return self._with_simplified(simpler), fits
+        return self._rewritten(limit)
+
+    def _rewritten(self, limit: int) -> tuple[Found, bool]:
+        """The same by loops alone."""
         if "floor" in self.__dict__ and self.floor.peak_bytes > limit:
             return self.floor, False
         best, fits = self._descend(limit)
@@ -259,8 +275,9 @@ class Search:
             return self._with_simplified(self._simpler.floor)
         lowest, _ = self._descend(1)
         others = [found for way in (self._inside, self._nested) if (found := way(1)) is not None]
-        if self.ordered is not None:
-            others.append(self.ordered)
+        ordered = self._ordered_within(lowest.peak_bytes)
+        if ordered is not None:
+            others.append(ordered)
         return min((lowest, *self._confirmed.values(), *others), key=lambda found: found.peak_bytes)
 
     # Without what need not be computed.
@@ -287,11 +304,33 @@ class Search:
 
     # In another order.
 
+    def _ordered_within(self, limit: int) -> Found | None:
+        """The program in another order, where that fits; a limit that no order reaches takes no compile to see."""
+        if self.depth or self._least_in_any_order > limit:
+            return None
+        return self.ordered if self.ordered is not None and self.ordered.peak_bytes <= limit else None
+
+    @functools.cached_property
+    def _least_in_any_order(self) -> int:
+        return self._fixed_bytes + temporaries_at_least(self.original.module) if self.target.platform == "cpu" else 0
+
     @functools.cached_property
     def ordered(self) -> Found | None:
-        """The program as written, its eqns kept in an order of our own; None where that takes no less."""
-        if self.target.platform != "cuda" or self.depth:
+        """The program as written, in an order of our own; None where that takes no less."""
+        found = self._in_stretches() if self.target.platform == "cuda" else self._in_schedule()
+        return found if found is not None and found.peak_bytes < self._lowest_as_written.peak_bytes else None
+
+    def _in_schedule(self) -> Found | None:
+        """With its HLO instructions in the order that needs the least (OLLA, arXiv 2210.12924, section 3.2)."""
+        found = find_order(self.program, self.exact, self.target, ORDER_SECONDS, self.progress)
+        self.effort.compiles(self.program.jaxpr)
+        if found.best is found.default:
             return None
+        candidate = Candidate(self.program.closed, self.original_estimate, None, scheduled_by=found.best.by)
+        return Found(self.program, candidate, found.best.compiled)
+
+    def _in_stretches(self) -> Found | None:
+        """With barriers between its eqns where large values die."""
         order = ordering(self.program, depth_first(self.program))
         if order is None:
             return None
@@ -299,8 +338,6 @@ class Search:
         self.progress(f"compiling with {len(order.stretches)} stretches of it one after another")
         self.effort.compiles(closed.jaxpr)
         compiled = compile_flat(jex_core.jaxpr_as_fun(closed), self.program, self.exact, self.target)
-        if compiled.bound_bytes >= self._lowest_as_written.peak_bytes:
-            return None
         return Found(self.program, Candidate(closed, self.original_estimate, None, order=order), compiled)
 
     # Inside loops and branches.

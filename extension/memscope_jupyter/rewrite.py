@@ -22,7 +22,8 @@ def rewrite_html(plan: Plan | None) -> str:
             f"<p>{escape(plan.program.name)} fits this limit as it is written: nothing is rewritten.</p>"
             "<p>Drag the limit to the left, and this tab says what would be computed in chunks to get there.</p>"
         )
-    sentences = [*_moved(plan), *(s for loop in plan.loops for s in _loop(loop)), _cost(plan)]
+    loops = (sentence for loop in plan.loops for sentence in _loop(loop))
+    sentences = [*_in_order(plan), *_simplified(plan), *_moved(plan), *loops, _cost(plan)]
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
     return f"<ul>{items}</ul>{_figures(plan)}"
 
@@ -58,6 +59,25 @@ def _kept(sink: SinkInfo) -> str:
 
 def _at(source: str | None) -> str:
     return f" at {source}" if source else ""
+
+
+def _simplified(plan: Plan) -> list[str]:
+    return [
+        f"{array_text(gone.dtype, gone.shape)}, {format_bytes(gone.bytes)}, is not made at all{_at(gone.source)}: "
+        f"{gone.why}."
+        for gone in plan.simplified
+    ]
+
+
+def _in_order(plan: Plan) -> list[str]:
+    if plan.scheduled_by is not None:
+        return [
+            f"Its instructions run in another order ({plan.scheduled_by}), so that less is alive at once: the same "
+            "work and the same bits."
+        ]
+    if plan.stretches == 1:
+        return []
+    return [f"Its instructions run in {plan.stretches} stretches, each done before the next one starts."]
 
 
 def _moved(plan: Plan) -> list[str]:

@@ -205,3 +205,15 @@ def _by_node(problem: OrderProblem, order: Order) -> list[int]:
     for node, bytes_ in zip(order, problem.held(order), strict=True):
         held[node] = bytes_
     return held
+
+
+def touched_bound(problem: OrderProblem) -> int:
+    """A lower bound at a glance: a node holds all that it reads and writes, but for what it takes over."""
+    held = list(problem.extra or (0,) * problem.size)
+    for storage in problem.storages:
+        for node in storage.users:
+            held[node] += storage.bytes
+    lenders = {(loan.node, loan.lender) for loan in problem.loans}
+    for node, lender in lenders:
+        held[node] -= problem.storages[lender].bytes
+    return max(held, default=0)

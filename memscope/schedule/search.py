@@ -14,6 +14,7 @@ from ..hlo.module import Module, parse_module
 from ..program import Program
 from ..sizes import format_bytes
 from ..target import Target
+from .bound import touched_bound
 from .from_hlo import ComputationOrder, OrderingProblems
 from .hook import ordering
 from .predict import Sequences, in_order, temporary_heap
@@ -132,6 +133,13 @@ def _compile(program: Program, build: Build, target: Target, sequences: Sequence
     if not request.applied:
         return str(request.error or "its pass was not run")
     return Scheduled(OURS, compiled, predicted)
+
+
+def temporaries_at_least(module: bytes) -> int:
+    """Bytes of temporaries that no order of a serialized module does without: a quick look, far from the best bound."""
+    parsed = parse_module(module)
+    entry = OrderingProblems(parsed).problem(parsed.entry, {})
+    return max(0, touched_bound(entry.problem) - entry.host_bytes)
 
 
 class _Orders:
