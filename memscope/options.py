@@ -11,6 +11,8 @@ from .sizes import check_limit
 from .target import resolve
 
 EXPORTS = (".py", ".jaxexport")
+OWN_MARK = "rewritten by memscope"
+"""Stands at the top of source that memscope writes, and may write over."""
 
 
 class UsageError(ValueError):
@@ -114,6 +116,10 @@ def _export_path(text: str) -> pathlib.Path:
     if path.suffix not in EXPORTS:
         raise UsageError(
             f"--export {text}: end the name in .py for source that imports jax only, or in .jaxexport for jax.export."
+        )
+    if path.suffix == ".py" and path.exists() and OWN_MARK not in path.read_text(errors="replace")[:1000]:
+        raise UsageError(
+            f"--export {text}: that file is there already, and memscope did not write it: name another one."
         )
     return path
 

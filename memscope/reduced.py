@@ -24,7 +24,9 @@ def reduced_arguments(plan: Plan, args: Sequence[Any], room: int) -> tuple[Any, 
     Returns:
       None where no argument has such an axis.
     """
-    size = max(plan.loops, key=lambda loop: sum(s.bytes for s in loop.streams)).size if plan.loops else 0
+    if not plan.loops:
+        return None
+    size = max(plan.loops, key=lambda loop: sum(s.bytes for s in loop.streams)).size
     steps = max(1, min(size - 1, size * room // max(1, plan.original_peak_bytes)))
     if not any(size in leaf.shape for leaf in jax.tree.leaves(args) if hasattr(leaf, "shape")):
         return None

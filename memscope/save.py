@@ -11,6 +11,7 @@ import jax.export
 from .errors import ExportError
 from .evaluate import precision_of
 from .measure import obstacle
+from .options import OWN_MARK
 from .planned import dynamic_only
 from .sizes import format_bytes
 from .source import python_source
@@ -84,7 +85,7 @@ def export(plan: Plan) -> jax.export.Exported:
 def _header(plan: Plan, scheduled: bool) -> str:
     how = f"instead of {format_bytes(plan.original_peak_bytes)}" if plan.changed else "as it was written"
     where = "" if plan.target.platform == "cpu" else f" on {plan.target.name}"
-    lines = [f"{plan.program.name}, rewritten by memscope to peak at {format_bytes(plan.peak_bytes)}{where} {how}."]
+    lines = [f"{plan.program.name}, {OWN_MARK} to peak at {format_bytes(plan.peak_bytes)}{where} {how}."]
     if scheduled:
         lines += [
             "",

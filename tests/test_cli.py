@@ -139,6 +139,7 @@ def test_a_print_is_kept_in_source_and_refused_in_an_artifact(capsys: pytest.Cap
     assert not pathlib.Path("printing.jaxexport").exists()
     assert main([*argv, "printing.py"]) == 0
     assert "the first is" in pathlib.Path("printing.py").read_text()
+    assert main([*argv, "printing.py"]) == 0  # what memscope wrote it may write again
 
 
 def test_plan_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,6 +206,7 @@ def test_plan_that_can_not_fit_as_json(capsys: pytest.CaptureFixture[str]) -> No
         (["profile", "knn.py:nearest", "--shapes", SHAPES, "--target", "h900"], "unknown target 'h900'"),
         (["profile", "knn.py:nearest", "--shapes", SHAPES, "--html", "no/r.html"], "there is no folder no"),
         (["plan", "knn.py:nearest", "--shapes", SHAPES, "--limit", "lots"], "'lots' is not a size"),
+        (["plan", "knn.py:nearest", "--shapes", SHAPES, "--export", "knn.py"], "memscope did not write it"),
         (["plan", "knn.py:nearest", "--shapes", SHAPES, "--limit", "0"], "above zero"),
         (["plan", "knn.py:nearest", "--shapes", SHAPES, "--limit=-1MiB"], "is not a size"),
         (["plan", "knn.py:nearest", "--shapes", SHAPES, "--export", "out.txt"], "end the name in .py"),

@@ -227,11 +227,14 @@ class Panel:
 
     def _on_status(self, message: dict[str, Any]) -> None:
         """Something was pressed, or a page has opened: from now on this is the thread that hears it."""
-        self._post = self._here()
-        if threading.current_thread() is not self._hears:
-            self._hears = threading.current_thread()
-            self._call_here()
-        self._catch_up()
+        with self._showing:
+            if self._session is None:
+                return
+            self._post = self._here()
+            if threading.current_thread() is not self._hears:
+                self._hears = threading.current_thread()
+                self._call_here()
+            self._catch_up()
 
     def _call_here(self) -> None:
         """Has the kernel hand on what each widget's page says to this thread: it goes to the one that wrote last."""
