@@ -97,3 +97,19 @@ def bisect(cuts: Cuts, order: Order, target: int, deadline: float, *, late: bool
         pins += [first + len(before), first + len(before) + 1]
         pinned.add(node)
     return best
+
+
+def vary(problem: OrderProblem, order: Order, limit: int, generator: random.Random, moves: int) -> Order:
+    """Moves random nodes to other places as long as the peak stays within the limit; better ones become the limit."""
+    line = list(order)
+    for _ in range(moves):
+        node = generator.choice(line)
+        moved = [n for n in line if n != node]
+        time_ = {n: t for t, n in enumerate(moved)}
+        first = max((time_[p] + 1 for p in problem.predecessors[node]), default=0)
+        last = min((time_[s] for s in problem.successors[node]), default=len(moved))
+        moved.insert(generator.randint(first, last), node)
+        peak = problem.peak(moved)
+        if peak <= limit:
+            line, limit = moved, peak
+    return tuple(line)

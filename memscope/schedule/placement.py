@@ -1,7 +1,7 @@
 """Where buffers lie: offsets that need the least memory for given live ranges.
 
-The location half of OLLA (arXiv 2210.12924, sections 2.3 and 3): buffers are rectangles of time by address, two of them alive
-at once must not overlap in address, and the highest address in use is the least.
+The location half of OLLA (arXiv 2210.12924, sections 2.3 and 3): buffers are rectangles of time by address, two of them
+alive at once must not overlap in address, and the highest address in use is the least.
 """
 
 from __future__ import annotations

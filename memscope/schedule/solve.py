@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from ..sizes import format_bytes
 from . import cpsat
 from .bracket import Bracket
+from .heuristics import vary
 from .problem import Order, OrderProblem
 from .reach import Reach
 from .reduce import reduce
@@ -23,6 +25,12 @@ They count in the answer's peak; a bound without them is a bound.
 
 CANDIDATES, NEAR = 8, 0.02
 """How many orders are handed on, and how far above the best their peaks may be."""
+
+VARIANTS, MOVES = 4, 60
+"""How many orders of the least peak there should be, and how many moves lead from one to another."""
+
+LONG_SHARE = 0.6
+"""The part of the time left in which a last limit is tried, before the solver gets the rest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +86,7 @@ def solve(
         bracket = Bracket(reduction.problem, lower, deadline, _reporter(progress))
         bracket.start([reduction.restrict(order) for order in _best(peaks, CANDIDATES)])
         bracket.narrow()
+        bracket.persist(LONG_SHARE if cpsat.available() else 1.0)
         if cpsat.available():
             bracket.hand_over()
         lower = bracket.lower
@@ -85,6 +94,7 @@ def solve(
             peaks[order] = problem.peak(order)
         if time.monotonic() > deadline or min(peaks.values()) <= lower:
             break
+    _add_variants(problem, peaks, deadline)
     best = _best(peaks, CANDIDATES)
     peak = peaks[best[0]]
     return Solution(
@@ -94,6 +104,19 @@ def solve(
         candidates=tuple(order for order in best if peaks[order] <= (1 + NEAR) * peak),
         remark="" if cpsat.available() else cpsat.MISSING,
     )
+
+
+def _add_variants(problem: OrderProblem, peaks: dict[Order, int], deadline: float) -> None:
+    """More orders of the least peak, where there are few, by moving nodes to and fro."""
+    if not problem.size:
+        return
+    generator = random.Random(0)
+    order = min(peaks, key=lambda order: (peaks[order], order))
+    while sum(peak <= peaks[order] for peak in peaks.values()) < VARIANTS and time.monotonic() < deadline:
+        variant = vary(problem, order, peaks[order], generator, MOVES)
+        if variant in peaks:
+            break
+        peaks[variant] = problem.peak(variant)
 
 
 def _best(peaks: Mapping[Order, int], count: int) -> list[Order]:
