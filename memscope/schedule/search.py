@@ -14,6 +14,7 @@ from ..hlo.module import Module, parse_module
 from ..program import Program
 from ..sizes import format_bytes
 from ..target import Target
+from .donated import compile_with_results, results_as_made
 from .from_hlo import ComputationOrder, OrderingProblems
 from .hook import ordering
 from .pack import packed
@@ -25,6 +26,7 @@ Progress = Callable[[str], None]
 
 MEMORY_OPTIMISED = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 DEFAULT, MEMORY, OURS = "XLA's default", "XLA's memory-optimised scheduler", "memscope"
+STEERED = "XLA's memory-optimised scheduler, from results in another order"
 
 CONFIRMATIONS = 2
 """How many orders are compiled at the most: the second where the first does not come to what was predicted."""
@@ -45,10 +47,12 @@ class Scheduled:
 
     Attributes:
       by: whose order it is.
+      program: what was compiled; the same for all, but for the order of arguments and results.
       predicted_temp_bytes: what the model of XLA's heap said before; None where XLA chose the order itself.
     """
 
     by: str
+    program: Program
     compiled: Compiled
     predicted_temp_bytes: int | None = None
 
@@ -91,16 +95,21 @@ def find_order(
     """
     progress(f"compiling {program.name} in XLA's own two orders ({len(program.eqns)} eqns)")
     with ThreadPoolExecutor(1) as other:  # XLA compiles without the interpreter lock
-        memory = other.submit(compile_flat, run_program(program), program, build, target, MEMORY_OPTIMISED)
+        memory = other.submit(compile_program, program, build, target, MEMORY_OPTIMISED)
         default = compile_program(program, build, target)
-        confirmed = [Scheduled(DEFAULT, default), Scheduled(MEMORY, memory.result())]
+        confirmed = [Scheduled(DEFAULT, program, default), Scheduled(MEMORY, program, memory.result())]
     start = time.perf_counter()
     module = parse_module(default.module)
     orders = _Orders(module, [parse_module(s.compiled.module) for s in confirmed], seconds, progress)
     spent = time.perf_counter() - start
     lowest = min(s.temp_bytes for s in confirmed)
     promising = [(order, predicted) for order, predicted in orders.ranked if predicted < (1 - WORTH) * lowest]
-    if promising and not module.donations:  # a module that passed through a pass has forgotten its donations
+    if promising and module.donations:
+        progress("confirming an order by which donations are kept")
+        results = results_as_made(module, promising[0][0][module.entry_id])
+        steered = compile_with_results(program, results, module, build, target, MEMORY_OPTIMISED)
+        confirmed.append(Scheduled(STEERED, *steered))
+    elif promising:
         progress(f"confirming {format_bytes(promising[0][1])} of temporaries, from {format_bytes(default.temp_bytes)}")
         confirmed += _confirmed(program, build, target, promising[:CONFIRMATIONS])
     best = min(confirmed, key=lambda s: s.temp_bytes)  # of equals the first: XLA's default before all others
@@ -141,7 +150,7 @@ def _compile(program: Program, build: Build, target: Target, sequences: Sequence
         return str(error).partition("\n")[0]
     if not request.applied:
         return str(request.error or "its pass was not run")
-    return Scheduled(OURS, compiled, predicted)
+    return Scheduled(OURS, program, compiled, predicted)
 
 
 class _Orders:
