@@ -26,8 +26,8 @@ They count in the answer's peak; a bound without them is a bound.
 CANDIDATES, NEAR = 8, 0.02
 """How many orders are handed on, and how far above the best their peaks may be."""
 
-VARIANTS, MOVES = 4, 60
-"""How many orders of the least peak there should be, and how many moves lead from one to another."""
+VARIANTS, VARIANT_SECONDS = 4, 0.3
+"""How many orders of the least peak there should be, and how long to look for them."""
 
 LONG_SHARE = 0.6
 """The part of the time left in which a last limit is tried, before the solver gets the rest."""
@@ -112,8 +112,9 @@ def _add_variants(problem: OrderProblem, peaks: dict[Order, int], deadline: floa
         return
     generator = random.Random(0)
     order = min(peaks, key=lambda order: (peaks[order], order))
+    deadline = min(deadline, time.monotonic() + VARIANT_SECONDS)
     while sum(peak <= peaks[order] for peak in peaks.values()) < VARIANTS and time.monotonic() < deadline:
-        variant = vary(problem, order, peaks[order], generator, MOVES)
+        variant = vary(problem, order, generator, deadline)
         if variant in peaks:
             break
         peaks[variant] = problem.peak(variant)
