@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..sizes import format_bytes
 from . import cpsat
-from .bracket import Bracket
-from .heuristics import vary
+from .bracket import CLOSE, Bracket
+from .heuristics import depth_first, vary
 from .problem import Order, OrderProblem
 from .reach import Reach
 from .reduce import reduce
 
 Progress = Callable[[str], None]
 
-NEGLIGIBLE = (1e-3, 3e-5)
-"""Storages below these fractions of the peak are left out of the search, first more of them, then fewer.
+NEGLIGIBLE = (1e-3, 3e-5, 0.0)
+"""Storages below these fractions of the peak are left out of the search, first more of them, then fewer, at last none.
 
 They count in the answer's peak; a bound without them is a bound.
 """
@@ -79,7 +79,8 @@ def solve(
     for hint in hints:
         if not problem.is_order(hint):
             raise ValueError("A hint must run every node once, after its predecessors.")
-    peaks = {order: problem.peak(order) for order in (*map(tuple, hints), Reach(problem.predecessors).topological)}
+    first = (*map(tuple, hints), Reach(problem.predecessors).topological, depth_first(problem))
+    peaks = {order: problem.peak(order) for order in first}
     lower = 0
     for fraction in NEGLIGIBLE:
         reduction = reduce(problem, int(fraction * min(peaks.values())))
@@ -92,7 +93,8 @@ def solve(
         lower = bracket.lower
         for order in map(reduction.expand, bracket.best(CANDIDATES)):
             peaks[order] = problem.peak(order)
-        if time.monotonic() > deadline or min(peaks.values()) <= lower:
+        gap = min(peaks.values()) - lower
+        if time.monotonic() > deadline or gap <= (CLOSE if fraction < NEGLIGIBLE[0] else 0) * lower:
             break
     _add_variants(problem, peaks, deadline)
     best = _best(peaks, CANDIDATES)
