@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..sizes import format_bytes
 from . import cpsat
-from .bracket import CLOSE, Bracket
+from .bracket import CLOSE, COARSE, Bracket
 from .heuristics import depth_first, vary
 from .problem import Order, OrderProblem
 from .reach import Reach
@@ -22,6 +22,9 @@ NEGLIGIBLE = (1e-3, 3e-5, 0.0)
 
 They count in the answer's peak; a bound without them is a bound.
 """
+
+REFINING_SHARE = 0.25
+"""How much of the time small storages get at the most, where the gap without them is narrow."""
 
 CANDIDATES, NEAR = 8, 0.02
 """How many orders are handed on, and how far above the best their peaks may be."""
@@ -70,12 +73,13 @@ def solve(
       problem: nodes, precedences and storages.
       seconds: of search; a few more may go by for the bound of a large problem.
       hints: valid orders to start from, as XLA's own.
-      progress: called with a line of text now and then.
+      progress: called with a line of text now and then; what it raises ends the search.
 
     Raises:
       ValueError: the precedences have a cycle, or a hint is no valid order.
     """
-    deadline = time.monotonic() + seconds
+    for_variants = min(VARIANT_SECONDS, seconds / 10)
+    deadline = time.monotonic() + seconds - for_variants
     for hint in hints:
         if not problem.is_order(hint):
             raise ValueError("A hint must run every node once, after its predecessors.")
@@ -96,7 +100,9 @@ def solve(
         gap = min(peaks.values()) - lower
         if time.monotonic() > deadline or gap <= (CLOSE if fraction < NEGLIGIBLE[0] else 0) * lower:
             break
-    _add_variants(problem, peaks, deadline)
+        if gap <= COARSE * lower:
+            deadline = min(deadline, time.monotonic() + REFINING_SHARE * seconds)
+    _add_variants(problem, peaks, time.monotonic() + for_variants)
     best = _best(peaks, CANDIDATES)
     peak = peaks[best[0]]
     return Solution(
@@ -114,7 +120,6 @@ def _add_variants(problem: OrderProblem, peaks: dict[Order, int], deadline: floa
         return
     generator = random.Random(0)
     order = min(peaks, key=lambda order: (peaks[order], order))
-    deadline = min(deadline, time.monotonic() + VARIANT_SECONDS)
     while sum(peak <= peaks[order] for peak in peaks.values()) < VARIANTS and time.monotonic() < deadline:
         variant = vary(problem, order, generator, deadline)
         if variant in peaks:
