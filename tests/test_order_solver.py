@@ -190,6 +190,16 @@ def test_progress_is_told() -> None:
     assert lines
 
 
+@needs_ortools
+def test_what_progress_raises_leaves_the_solver() -> None:
+    def stop(peak: int) -> None:
+        raise KeyboardInterrupt
+
+    problem = branches(6)
+    with pytest.raises(KeyboardInterrupt):
+        solver.improve(problem, depth_first(problem), 0, soon(), stop)
+
+
 def test_an_empty_problem_has_an_empty_order() -> None:
     solution = solve(OrderProblem((), ()), 1)
     assert (solution.order, solution.peak_bytes, solution.optimal) == ((), 0, True)

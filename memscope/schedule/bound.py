@@ -189,11 +189,13 @@ def lower_bound(cuts: Cuts, ceiling: Sequence[int], deadline: float) -> int:
     Args:
       cuts: of the problem.
       ceiling: for each node, bytes that some order holds while it runs; its bound is no higher, so most need no cut.
-      deadline: by `time.monotonic`; the bound is valid when it comes, and the better the later.
+      deadline: by `time.monotonic`; the bound is valid when it comes, and the better the later. One cut is made.
     """
     best = 0
     for node in sorted(range(cuts.problem.size), key=lambda node: -ceiling[node]):
-        if ceiling[node] <= best or time.monotonic() > deadline:
+        if ceiling[node] <= best:
             break
         best = max(best, cuts.least(node).bytes)
+        if time.monotonic() > deadline:
+            break
     return best

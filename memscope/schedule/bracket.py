@@ -34,6 +34,12 @@ CRITICAL = 0.5
 """How much of a limit a node needs in any case to be asked what the limit implies."""
 
 
+_LIST_SCHEDULES: tuple[Callable[[OrderProblem], Order], ...] = (
+    lambda problem: greedy(problem, lambda during, change: (change, during)),
+    lambda problem: greedy(problem, lambda during, change: (during, change)),
+)
+
+
 class Bracket:
     """The best orders so far and the lower bound.
 
@@ -84,11 +90,11 @@ class Bracket:
     def start(self, hints: Iterable[Order]) -> None:
         """Heuristic orders, and the bound by minimum cuts."""
         generator = random.Random(0)
-        orders = [*hints, depth_first(self.problem)]
-        orders += [depth_first(self.problem, generator) for _ in range(DEPTH_FIRST)]
-        orders += [greedy(self.problem, score) for score in (lambda d, c: (c, d), lambda d, c: (d, c))]
-        for order in orders:
-            self.offer(order)
+        for hint in hints:
+            self.offer(hint)
+        for heuristic in (depth_first, *_LIST_SCHEDULES, *[lambda p: depth_first(p, generator)] * DEPTH_FIRST):
+            if time.monotonic() < self._deadline:
+                self.offer(heuristic(self.problem))
         self.lower = max(self.lower, lower_bound(self._cuts, self._ceiling, self._deadline))
         for order in self.best(BISECTED):
             for late in (False, True):

@@ -99,10 +99,12 @@ def bisect(cuts: Cuts, order: Order, target: int, deadline: float, *, late: bool
     return best
 
 
-def vary(problem: OrderProblem, order: Order, limit: int, generator: random.Random, moves: int) -> Order:
-    """Moves random nodes to other places as long as the peak stays within the limit; better ones become the limit."""
-    line = list(order)
+def vary(problem: OrderProblem, order: Order, generator: random.Random, deadline: float, moves: int = 60) -> Order:
+    """Another order of the same peak or a lower one: moves random nodes to other places."""
+    line, limit = list(order), problem.peak(order)
     for _ in range(moves):
+        if time.monotonic() > deadline:
+            break
         node = generator.choice(line)
         moved = [n for n in line if n != node]
         time_ = {n: t for t, n in enumerate(moved)}

@@ -43,7 +43,10 @@ def improve(
     """
     cp_model = cpsat.load()
     model = _Model(cp_model, problem, hint, lower_bound)
-    status, solver = cpsat.run(cp_model, model.model, deadline - time.monotonic(), model.watch(found))
+    watch = model.watch(found)
+    status, solver = cpsat.run(cp_model, model.model, deadline - time.monotonic(), watch)
+    if watch.error is not None:
+        raise watch.error
     if status == cp_model.INFEASIBLE:  # nothing is below the hint's peak
         return Answer(None, problem.peak(hint))
     order = None
@@ -148,7 +151,13 @@ class _Model:
         unit = self.unit
 
         class _Watch(self._cp.CpSolverSolutionCallback):  # type: ignore[name-defined]
+            error: BaseException | None = None
+
             def on_solution_callback(self) -> None:
-                found(int(self.objective_value) * unit)
+                try:
+                    found(int(self.objective_value) * unit)
+                except BaseException as error:  # it runs on the solver's thread, where nothing may escape
+                    self.error = error
+                    self.stop_search()
 
         return _Watch()
