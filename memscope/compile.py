@@ -76,9 +76,11 @@ class Compiled:
         return self.peak_bytes + self.hidden_bytes
 
 
-def compile_program(program: Program, build: Build, target: Target) -> Compiled:
-    """Compiles a program, eqn tags included."""
-    return compile_flat(run_program(program), program, build, target)
+def compile_program(
+    program: Program, build: Build, target: Target, options: Mapping[str, str] = MappingProxyType({})
+) -> Compiled:
+    """Compiles a program, eqn tags included; `options` are more of XLA's than those of the build."""
+    return compile_flat(run_program(program), program, build, target, options)
 
 
 def compile_flat(

@@ -324,10 +324,12 @@ class Search:
         """With its HLO instructions in the order that needs the least (OLLA, arXiv 2210.12924, section 3.2)."""
         found = find_order(self.program, self.exact, self.target, ORDER_SECONDS, self.progress)
         self.effort.compiles(self.program.jaxpr)
-        if found.best is found.default:
+        # One with its results in another order is another program, whose arguments a plan does not know.
+        best = min((s for s in found.confirmed if s.program is self.program), key=lambda s: s.temp_bytes)
+        if best is found.default:
             return None
-        candidate = Candidate(self.program.closed, self.original_estimate, None, scheduled_by=found.best.by)
-        return Found(self.program, candidate, found.best.compiled)
+        candidate = Candidate(self.program.closed, self.original_estimate, None, scheduled_by=best.by)
+        return Found(self.program, candidate, best.compiled)
 
     def _in_stretches(self) -> Found | None:
         """With barriers between its eqns where large values die."""

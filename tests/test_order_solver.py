@@ -82,8 +82,9 @@ def test_no_bound_is_above_the_optimum(seed: int) -> None:
     optimum = least_peak(problem)
     for each in (problem, problem.reversed(), reduce(problem).problem):
         if each.size:
-            orders = [random_order(random, each) for _ in range(2)]
-            assert lower_bound(Cuts(each), orders, soon()) <= optimum
+            order = random_order(random, each)
+            ceiling = dict(zip(order, each.held(order), strict=True))
+            assert lower_bound(Cuts(each), [ceiling[node] for node in range(each.size)], soon()) <= optimum
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -91,7 +92,7 @@ def test_what_a_limit_implies_rules_out_no_order_within_it(seed: int) -> None:
     problem = random_problem(Random(seed))
     optimum = least_peak(problem)
     for limit in (optimum, optimum + 2):
-        tight = tighten(Cuts(problem), limit, soon(), above=0)
+        tight = tighten(Cuts(problem), limit, range(problem.size), soon())
         assert tight is not None
         assert least_peak(tight.problem) == optimum
 
@@ -187,6 +188,16 @@ def test_progress_is_told() -> None:
     breadth_first = (*range(0, 16, 2), *range(1, 16, 2), 16)
     solve(branches(8), 5, [breadth_first], lines.append)
     assert lines
+
+
+@needs_ortools
+def test_what_progress_raises_leaves_the_solver() -> None:
+    def stop(peak: int) -> None:
+        raise KeyboardInterrupt
+
+    problem = branches(6)
+    with pytest.raises(KeyboardInterrupt):
+        solver.improve(problem, depth_first(problem), 0, soon(), stop)
 
 
 def test_an_empty_problem_has_an_empty_order() -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from .flow import SINK, SOURCE, UNCUT, Network
-from .problem import Loan, Order, OrderProblem
+from .problem import Loan, OrderProblem
 from .reach import Reach, bits, members
 
 
@@ -183,37 +183,30 @@ class _Least:
         return best
 
 
-def lower_bound(cuts: Cuts, orders: Collection[Order], deadline: float) -> int:
+def lower_bound(cuts: Cuts, ceiling: Sequence[int], deadline: float) -> int:
     """A lower bound on the peak of any order.
 
     Args:
       cuts: of the problem.
-      orders: some orders; no node's bound is above what any of them holds there, so most need no cut.
-      deadline: by `time.monotonic`; the bound is valid when it comes, and the better the later.
+      ceiling: for each node, bytes that some order holds while it runs; its bound is no higher, so most need no cut.
+      deadline: by `time.monotonic`; the bound is valid when it comes, and the better the later. One cut is made.
     """
-    ceiling = [min(bytes_) for bytes_ in zip(*(_by_node(cuts.problem, order) for order in orders), strict=True)]
     best = 0
     for node in sorted(range(cuts.problem.size), key=lambda node: -ceiling[node]):
-        if ceiling[node] <= best or time.monotonic() > deadline:
+        if ceiling[node] <= best:
             break
         best = max(best, cuts.least(node).bytes)
+        if time.monotonic() > deadline:
+            break
     return best
-
-
-def _by_node(problem: OrderProblem, order: Order) -> list[int]:
-    held = [0] * problem.size
-    for node, bytes_ in zip(order, problem.held(order), strict=True):
-        held[node] = bytes_
-    return held
 
 
 def touched_bound(problem: OrderProblem) -> int:
     """A lower bound at a glance: a node holds all that it reads and writes, but for what it takes over."""
     held = list(problem.extra or (0,) * problem.size)
     for storage in problem.storages:
-        for node in storage.users:
+        for node in storage.starts & storage.ends:
             held[node] += storage.bytes
-    lenders = {(loan.node, loan.lender) for loan in problem.loans}
-    for node, lender in lenders:
+    for node, lender in {(loan.node, loan.lender) for loan in problem.loans}:
         held[node] -= problem.storages[lender].bytes
     return max(held, default=0)

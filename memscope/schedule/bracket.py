@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from . import solver
 from .bound import Cuts, lower_bound
 from .exhaust import order_within
+from .flow import UNCUT
 from .heuristics import bisect, depth_first, greedy
 from .problem import Order, OrderProblem
 from .reduce import reduce
@@ -26,11 +27,17 @@ CLOSE = 0.002
 COARSE = 0.01
 """A gap below which limits that did not tell at first are left for a greater effort."""
 
-EFFORTS = (0.4, 1.5)
-"""Seconds for one limit: first for all of them, then again for those that stayed open."""
+EFFORTS = ((0.4, CLOSE), (1.5, COARSE))
+"""Seconds for each step with one limit, and the gap that is worth them: first for all limits, then for what is open."""
 
-SOLVER_SHARE = 0.8
-"""The part of the time left that the solver gets."""
+CRITICAL = 0.5
+"""How much of a limit a node needs in any case to be asked what the limit implies."""
+
+
+_LIST_SCHEDULES: tuple[Callable[[OrderProblem], Order], ...] = (
+    lambda problem: greedy(problem, lambda during, change: (change, during)),
+    lambda problem: greedy(problem, lambda during, change: (during, change)),
+)
 
 
 class Bracket:
@@ -47,6 +54,7 @@ class Bracket:
         self._found = found
         self._cuts = Cuts(problem)
         self._pool: dict[Order, int] = {}
+        self._ceiling = [UNCUT] * problem.size  # for each node, the least that an order holds while it runs
         self._unit = math.gcd(*(s.bytes for s in problem.storages), *problem.extra) or 1
 
     @property
@@ -64,7 +72,10 @@ class Bracket:
     def offer(self, order: Order) -> None:
         """Takes an order into account."""
         before = min(self._pool.values(), default=None)
-        self._pool[order] = self.problem.peak(order)
+        held = self.problem.held(order)
+        self._pool[order] = max(held, default=0)
+        for node, bytes_ in zip(order, held, strict=True):
+            self._ceiling[node] = min(self._ceiling[node], bytes_)
         if before is not None and self._pool[order] < before:
             self._found(self.peak, self.lower)
 
@@ -79,12 +90,12 @@ class Bracket:
     def start(self, hints: Iterable[Order]) -> None:
         """Heuristic orders, and the bound by minimum cuts."""
         generator = random.Random(0)
-        orders = [*hints, depth_first(self.problem)]
-        orders += [depth_first(self.problem, generator) for _ in range(DEPTH_FIRST)]
-        orders += [greedy(self.problem, score) for score in (lambda d, c: (c, d), lambda d, c: (d, c))]
-        for order in orders:
-            self.offer(order)
-        self.lower = max(self.lower, lower_bound(self._cuts, self._pool, self._deadline))
+        for hint in hints:
+            self.offer(hint)
+        for heuristic in (depth_first, *_LIST_SCHEDULES, *[lambda p: depth_first(p, generator)] * DEPTH_FIRST):
+            if time.monotonic() < self._deadline:
+                self.offer(heuristic(self.problem))
+        self.lower = max(self.lower, lower_bound(self._cuts, self._ceiling, self._deadline))
         for order in self.best(BISECTED):
             for late in (False, True):
                 if self.is_open():
@@ -92,9 +103,10 @@ class Bracket:
 
     def narrow(self) -> None:
         """Tries limits between the bound and the peak, with more effort where less didn't tell."""
-        for effort in EFFORTS:
-            if self.is_open():
-                self._within(self.lower, effort)
+        for effort, gap in EFFORTS:
+            if not self.is_open(gap):
+                break
+            self._within(self.lower, effort)
             doubtful = self._from_above(effort)
             while self.is_open() and doubtful - self.lower > COARSE * doubtful:
                 limit = (self.lower + doubtful) // 2
@@ -102,6 +114,11 @@ class Bracket:
                     doubtful = self._from_above(effort)
                 elif self.lower <= limit:
                     doubtful = limit
+
+    def persist(self, share: float) -> None:
+        """Spends a share of the time left on a limit just below the peak, where the gap is worth it."""
+        if self.is_open(COARSE):
+            self._within(int(self.peak * (1 - CLOSE)), share * (self._deadline - time.monotonic()) / 2)
 
     def _from_above(self, effort: float) -> int:
         """Tries limits just below the peak while that brings better orders; gives the one that did not tell."""
@@ -116,7 +133,7 @@ class Bracket:
 
     def _within(self, limit: int, effort: float) -> bool | None:
         """Whether an order stays within the limit; None where the effort, in seconds for each step, didn't tell."""
-        tight = tighten(self._cuts, limit, self._until(effort))
+        tight = self._tight(limit, self._until(effort))
         if tight is None:
             self._raise(limit)
             return False
@@ -134,20 +151,29 @@ class Bracket:
                 return False
         return None
 
+    def _tight(self, limit: int, deadline: float) -> Cuts | None:
+        """The problem with what the limit implies, as far as the nodes tell that need most of it in any case."""
+        needs = {
+            node: self._cuts.least(node).bytes
+            for node, bytes_ in enumerate(self._ceiling)
+            if bytes_ >= CRITICAL * limit and time.monotonic() < deadline
+        }
+        critical = sorted((n for n in needs if needs[n] >= CRITICAL * limit), key=lambda n: -needs[n])
+        return tighten(self._cuts, limit, critical, deadline)
+
     def _until(self, seconds: float) -> float:
         return min(self._deadline, time.monotonic() + seconds)
 
     def hand_over(self) -> None:
-        """Lets the solver have most of the time that is left, where the gap is worth it."""
+        """Lets the solver have the time that is left, where the gap is worth it."""
         if not self.is_open(COARSE):
             return
-        deadline = time.monotonic() + SOLVER_SHARE * (self._deadline - time.monotonic())
-        tight = tighten(self._cuts, self.peak - self._unit, deadline)
+        tight = self._tight(self.peak - self._unit, self._deadline)
         if tight is None:
             self._raise(self.peak - self._unit)
             return
         answer = solver.improve(
-            tight.problem, self.order, self.lower, deadline, lambda peak: self._found(peak, self.lower)
+            tight.problem, self.order, self.lower, self._deadline, lambda peak: self._found(peak, self.lower)
         )
         self.lower = max(self.lower, min(answer.lower_bound, self.peak))
         if answer.order is not None:

@@ -76,9 +76,8 @@ def _advance(state: State, limit: int) -> None:
     moved = True
     while moved:
         moved = False
-        for node in sorted(state.ready):
-            during, change = state.step(node)
-            if change <= 0 and during <= limit and not state.spoils_loan(node):
+        for node in state.releasing():
+            if state.step(node)[0] <= limit and not state.spoils_loan(node):
                 state.run(node)
                 moved = True
 

@@ -97,3 +97,21 @@ def bisect(cuts: Cuts, order: Order, target: int, deadline: float, *, late: bool
         pins += [first + len(before), first + len(before) + 1]
         pinned.add(node)
     return best
+
+
+def vary(problem: OrderProblem, order: Order, generator: random.Random, deadline: float, moves: int = 60) -> Order:
+    """Another order of the same peak or a lower one: moves random nodes to other places."""
+    line, limit = list(order), problem.peak(order)
+    for _ in range(moves):
+        if time.monotonic() > deadline:
+            break
+        node = generator.choice(line)
+        moved = [n for n in line if n != node]
+        time_ = {n: t for t, n in enumerate(moved)}
+        first = max((time_[p] + 1 for p in problem.predecessors[node]), default=0)
+        last = min((time_[s] for s in problem.successors[node]), default=len(moved))
+        moved.insert(generator.randint(first, last), node)
+        peak = problem.peak(moved)
+        if peak <= limit:
+            line, limit = moved, peak
+    return tuple(line)

@@ -141,6 +141,11 @@ class OrderProblem:
         """Bytes that a loan saves while its node runs."""
         return min(self.storages[loan.lender].bytes, self.storages[loan.borrower].bytes)
 
+    def taken(self, order: Sequence[int]) -> list[Loan]:
+        """The loans that are taken when the nodes run in this order."""
+        time = {node: t for t, node in enumerate(order)}
+        return self._taken(time, [_span(storage, time) for storage in self.storages])
+
     def _taken(self, time: dict[int, int], spans: list[tuple[int, int]]) -> list[Loan]:
         taken: list[Loan] = []
         lent: set[int] = set()

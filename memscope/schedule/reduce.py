@@ -69,13 +69,16 @@ def reduce(problem: OrderProblem, negligible: int = 0) -> Reduction:
       ValueError: the precedences have a cycle.
     """
     state = _State(problem, negligible)
-    waiting = list(range(problem.size))
+    # What runs early goes to predecessors and what runs late to successors: those are dealt with before it.
+    rank = state.rank
+    waiting = set(range(problem.size))
     while waiting:
         touched: set[int] = set()
-        for node in waiting:
-            if not state.gone[node]:
-                touched |= state.take_out(node)
-        waiting = sorted(touched)
+        for node in sorted(waiting, key=rank.__getitem__):
+            touched |= state.run_early(node)
+        for node in sorted(waiting | touched, key=rank.__getitem__, reverse=True):
+            touched |= state.run_late(node)
+        waiting = touched
     return state.result()
 
 
@@ -88,6 +91,7 @@ class _State:
 
     def __init__(self, problem: OrderProblem, negligible: int) -> None:
         self._reach = Reach(problem.predecessors)
+        self.rank = {node: i for i, node in enumerate(self._reach.topological)}
         self._before = [set(self._reach.last(set(nodes))) for nodes in problem.predecessors]
         self._after: list[set[int]] = [set() for _ in problem.predecessors]
         for node, before in enumerate(self._before):
@@ -109,21 +113,28 @@ class _State:
         for loan in filter(self._possible, problem.loans):
             self._loans_at[loan.node].append(loan)
         self._order: list[_Gone] = []
-        self.gone = [False] * problem.size
+        self._gone = [False] * problem.size
 
     def _possible(self, loan: Loan) -> bool:
         return loan.node in self._ends[loan.lender] and loan.node in self._starts[loan.borrower]
 
-    def take_out(self, node: int) -> set[int]:
-        """Takes the node out if its best place is known; gives the nodes for which that may have changed something."""
-        if self._extra[node] or (len(self._before[node]) > 1 and self._ending[node]):
+    def run_early(self, node: int) -> set[int]:
+        """Takes the node out if it may as well run as soon as it can; gives the nodes that this may have changed."""
+        if self._stays(node) or (len(self._before[node]) > 1 and self._ending[node]):
             return set()
         in_place = self._in_place(node)
-        if in_place is not None:
-            for loan in in_place:
-                self._merge(loan)
-            return self._remove(node, "after")
-        return set() if self._ending[node] else self._remove(node, "before")
+        if in_place is None:
+            return set()
+        for loan in in_place:
+            self._merge(loan)
+        return self._remove(node, "after")
+
+    def run_late(self, node: int) -> set[int]:
+        """Takes the node out if it may as well run as late as it can; gives the nodes that this may have changed."""
+        return set() if self._stays(node) or self._ending[node] else self._remove(node, "before")
+
+    def _stays(self, node: int) -> bool:
+        return self._gone[node] or self._extra[node] > 0
 
     def _in_place(self, node: int) -> list[Loan] | None:
         """Loans by which all that the node starts takes the place of what surely ends there; None without."""
@@ -173,7 +184,7 @@ class _State:
             touched |= ends
         self._bridge(node)
         self._loans_at[node] = []
-        self.gone[node] = True
+        self._gone[node] = True
         self._order.append(_Gone(node, side, before if side == "after" else after))
         return touched
 
@@ -190,7 +201,7 @@ class _State:
             self._after[earlier].discard(node)
 
     def result(self) -> Reduction:
-        nodes = [node for node in self._reach.topological if not self.gone[node]]
+        nodes = [node for node in self._reach.topological if not self._gone[node]]
         index = {node: i for i, node in enumerate(nodes)}
         loans = [loan for node in nodes for loan in self._loans_at[node] if self._possible(loan)]
         lent = {s for loan in loans for s in (loan.lender, loan.borrower)}

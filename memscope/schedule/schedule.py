@@ -126,12 +126,12 @@ class Schedule:
     @functools.cached_property
     def profile(self) -> Profile:
         """Where the memory goes in this order."""
-        return profile_compiled(self.program.as_traced, self.compiled, target=self.target)
+        return profile_compiled(self.found.best.program, self.compiled, target=self.target)
 
     @functools.cached_property
     def original_profile(self) -> Profile:
         """Where the memory goes in XLA's own order."""
-        return profile_compiled(self.program.as_traced, self.found.default.compiled, target=self.target)
+        return profile_compiled(self.found.default.program, self.found.default.compiled, target=self.target)
 
     @functools.cached_property
     def placement(self) -> Fragmentation:

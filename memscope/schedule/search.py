@@ -15,8 +15,10 @@ from ..program import Program
 from ..sizes import format_bytes
 from ..target import Target
 from .bound import touched_bound
+from .donated import compile_with_results, results_as_made
 from .from_hlo import ComputationOrder, OrderingProblems
 from .hook import ordering
+from .pack import packed
 from .predict import Sequences, in_order, temporary_heap
 from .problem import Order
 from .solve import solve
@@ -25,12 +27,16 @@ Progress = Callable[[str], None]
 
 MEMORY_OPTIMISED = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 DEFAULT, MEMORY, OURS = "XLA's default", "XLA's memory-optimised scheduler", "memscope"
+STEERED = "XLA's memory-optimised scheduler, from results in another order"
 
 CONFIRMATIONS = 2
-"""How many orders are compiled: those of equal peak differ in how XLA packs them, by a little less than predicted."""
+"""How many orders are compiled at the most: the second where the first does not come to what was predicted."""
 
 HOSTS_MATTER = 0.002
 """The share of its peak that a computation may save by temporaries in results' memory, for that to be thought of."""
+
+SOLVING = 0.6
+"""The share of the time for the search that goes into live bytes; the rest is for the gaps between buffers."""
 
 WORTH = 0.001
 """By what share of the temporaries an order has to promise less than XLA's own to be compiled."""
@@ -42,10 +48,12 @@ class Scheduled:
 
     Attributes:
       by: whose order it is.
+      program: what was compiled; the same for all, but for the order of arguments and results.
       predicted_temp_bytes: what the model of XLA's heap said before; None where XLA chose the order itself.
     """
 
     by: str
+    program: Program
     compiled: Compiled
     predicted_temp_bytes: int | None = None
 
@@ -88,16 +96,21 @@ def find_order(
     """
     progress(f"compiling {program.name} in XLA's own two orders ({len(program.eqns)} eqns)")
     with ThreadPoolExecutor(1) as other:  # XLA compiles without the interpreter lock
-        memory = other.submit(compile_flat, run_program(program), program, build, target, MEMORY_OPTIMISED)
+        memory = other.submit(compile_program, program, build, target, MEMORY_OPTIMISED)
         default = compile_program(program, build, target)
-        confirmed = [Scheduled(DEFAULT, default), Scheduled(MEMORY, memory.result())]
+        confirmed = [Scheduled(DEFAULT, program, default), Scheduled(MEMORY, program, memory.result())]
     start = time.perf_counter()
     module = parse_module(default.module)
     orders = _Orders(module, [parse_module(s.compiled.module) for s in confirmed], seconds, progress)
     spent = time.perf_counter() - start
     lowest = min(s.temp_bytes for s in confirmed)
     promising = [(order, predicted) for order, predicted in orders.ranked if predicted < (1 - WORTH) * lowest]
-    if promising and not module.donations:  # a module that passed through a pass has forgotten its donations
+    if promising and module.donations:
+        progress("confirming an order by which donations are kept")
+        results = results_as_made(module, promising[0][0][module.entry_id])
+        steered = compile_with_results(program, results, module, build, target, MEMORY_OPTIMISED)
+        confirmed.append(Scheduled(STEERED, *steered))
+    elif promising:
         progress(f"confirming {format_bytes(promising[0][1])} of temporaries, from {format_bytes(default.temp_bytes)}")
         confirmed += _confirmed(program, build, target, promising[:CONFIRMATIONS])
     best = min(confirmed, key=lambda s: s.temp_bytes)  # of equals the first: XLA's default before all others
@@ -107,18 +120,24 @@ def find_order(
 def _confirmed(
     program: Program, build: Build, target: Target, promising: Sequence[tuple[Sequences, int]]
 ) -> list[Scheduled]:
-    """Those of the orders that XLA could be given, compiled; with a warning where it could not."""
-    with ThreadPoolExecutor(CONFIRMATIONS) as pool:
-        jobs = [pool.submit(_compile, program, build, target, *each) for each in promising]
-        tried = [job.result() for job in jobs]
-    refusals = [each for each in tried if isinstance(each, str)]
-    if refusals:
-        warnings.warn(
-            f"an order that was found for {program.name} could not be set inside XLA ({refusals[0]}).",
-            RuntimeWarning,
-            stacklevel=4,
-        )
-    return [each for each in tried if isinstance(each, Scheduled)]
+    """The best of the orders that XLA could be given, compiled; with a warning where it could not.
+
+    More than one only as far as XLA does not come to what was predicted.
+    """
+    confirmed: list[Scheduled] = []
+    for sequences, predicted in promising:
+        if confirmed and min(each.temp_bytes for each in confirmed) <= predicted:
+            break
+        made = _compile(program, build, target, sequences, predicted)
+        if isinstance(made, str):
+            warnings.warn(
+                f"an order that was found for {program.name} could not be set inside XLA ({made}).",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+            break
+        confirmed.append(made)
+    return confirmed
 
 
 def _compile(program: Program, build: Build, target: Target, sequences: Sequences, predicted: int) -> Scheduled | str:
@@ -132,7 +151,7 @@ def _compile(program: Program, build: Build, target: Target, sequences: Sequence
         return str(error).partition("\n")[0]
     if not request.applied:
         return str(request.error or "its pass was not run")
-    return Scheduled(OURS, compiled, predicted)
+    return Scheduled(OURS, program, compiled, predicted)
 
 
 def temporaries_at_least(module: bytes) -> int:
@@ -158,15 +177,17 @@ class _Orders:
     def _ranked(self) -> list[tuple[Sequences, int]]:
         """Orders of the module, each with its predicted bytes of temporaries, best first."""
         chosen: dict[int, Sequence[str]] = {}
-        candidates: list[Sequences] = []
         for computation in self._problems.computations:
             problem = self._problems.problem(computation, self._held)
             orders = self._solved(problem)
-            if computation is self._module.entry:
-                candidates = [{**chosen, computation.id: problem.sequence(order)} for order in orders]
-            elif orders:
+            if computation is not self._module.entry:
                 chosen[computation.id] = problem.sequence(orders[0])
-        return sorted(((c, self._predicted(c)) for c in candidates), key=lambda pair: pair[1])
+        candidates = [{**chosen, computation.id: problem.sequence(order)} for order in orders]
+        ranked = sorted(zip(map(self._predicted, candidates), orders, candidates, strict=True), key=lambda r: r[0])
+        if not self._module.donations:  # of an order that can't be set, only the bound is of use
+            order, predicted = packed(self._module, problem, chosen, ranked[0][1], self.bound, self._until)
+            ranked.insert(0, (predicted, order, {**chosen, computation.id: problem.sequence(order)}))
+        return [(sequences, predicted) for predicted, _, sequences in ranked]
 
     def _predicted(self, sequences: Sequences) -> int:
         return temporary_heap(in_order(self._module, sequences))[0].bytes
@@ -177,7 +198,9 @@ class _Orders:
         problem = computation.problem
         if computation.with_results is not None and self._hosts_matter(computation):
             problem = computation.with_results
-        solution = solve(problem, self._left(), [_of_size(hint, problem.size) for hint in hints], self._progress)
+        solution = solve(
+            problem, SOLVING * self._left(), [_of_size(hint, problem.size) for hint in hints], self._progress
+        )
         orders = [_of_size(order, len(computation.nodes)) for order in solution.candidates]
         self.remark = self.remark or solution.remark
         bound = solution.lower_bound_bytes - computation.host_bytes - self._inner_slack(computation)

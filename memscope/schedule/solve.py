@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from ..sizes import format_bytes
 from . import cpsat
-from .bracket import Bracket
+from .bracket import CLOSE, COARSE, Bracket
+from .heuristics import depth_first, vary
 from .problem import Order, OrderProblem
 from .reach import Reach
 from .reduce import reduce
 
 Progress = Callable[[str], None]
 
-NEGLIGIBLE = (1e-3, 3e-5)
-"""Storages below these fractions of the peak are left out of the search, first more of them, then fewer.
+NEGLIGIBLE = (1e-3, 3e-5, 0.0)
+"""Storages below these fractions of the peak are left out of the search, first more of them, then fewer, at last none.
 
 They count in the answer's peak; a bound without them is a bound.
 """
 
+REFINING_SHARE = 0.25
+"""How much of the time small storages get at the most, where the gap without them is narrow."""
+
 CANDIDATES, NEAR = 8, 0.02
 """How many orders are handed on, and how far above the best their peaks may be."""
+
+VARIANTS, VARIANT_SECONDS = 4, 0.3
+"""How many orders of the least peak there should be, and how long to look for them."""
+
+LONG_SHARE = 0.6
+"""The part of the time left in which a last limit is tried, before the solver gets the rest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,29 +73,36 @@ def solve(
       problem: nodes, precedences and storages.
       seconds: of search; a few more may go by for the bound of a large problem.
       hints: valid orders to start from, as XLA's own.
-      progress: called with a line of text now and then.
+      progress: called with a line of text now and then; what it raises ends the search.
 
     Raises:
       ValueError: the precedences have a cycle, or a hint is no valid order.
     """
-    deadline = time.monotonic() + seconds
+    for_variants = min(VARIANT_SECONDS, seconds / 10)
+    deadline = time.monotonic() + seconds - for_variants
     for hint in hints:
         if not problem.is_order(hint):
             raise ValueError("A hint must run every node once, after its predecessors.")
-    peaks = {order: problem.peak(order) for order in (*map(tuple, hints), Reach(problem.predecessors).topological)}
+    first = (*map(tuple, hints), Reach(problem.predecessors).topological, depth_first(problem))
+    peaks = {order: problem.peak(order) for order in first}
     lower = 0
     for fraction in NEGLIGIBLE:
         reduction = reduce(problem, int(fraction * min(peaks.values())))
         bracket = Bracket(reduction.problem, lower, deadline, _reporter(progress))
         bracket.start([reduction.restrict(order) for order in _best(peaks, CANDIDATES)])
         bracket.narrow()
+        bracket.persist(LONG_SHARE if cpsat.available() else 1.0)
         if cpsat.available():
             bracket.hand_over()
         lower = bracket.lower
         for order in map(reduction.expand, bracket.best(CANDIDATES)):
             peaks[order] = problem.peak(order)
-        if time.monotonic() > deadline or min(peaks.values()) <= lower:
+        gap = min(peaks.values()) - lower
+        if time.monotonic() > deadline or gap <= (CLOSE if fraction < NEGLIGIBLE[0] else 0) * lower:
             break
+        if gap <= COARSE * lower:
+            deadline = min(deadline, time.monotonic() + REFINING_SHARE * seconds)
+    _add_variants(problem, peaks, time.monotonic() + for_variants)
     best = _best(peaks, CANDIDATES)
     peak = peaks[best[0]]
     return Solution(
@@ -94,6 +112,19 @@ def solve(
         candidates=tuple(order for order in best if peaks[order] <= (1 + NEAR) * peak),
         remark="" if cpsat.available() else cpsat.MISSING,
     )
+
+
+def _add_variants(problem: OrderProblem, peaks: dict[Order, int], deadline: float) -> None:
+    """More orders of the least peak, where there are few, by moving nodes to and fro."""
+    if not problem.size:
+        return
+    generator = random.Random(0)
+    order = min(peaks, key=lambda order: (peaks[order], order))
+    while sum(peak <= peaks[order] for peak in peaks.values()) < VARIANTS and time.monotonic() < deadline:
+        variant = vary(problem, order, generator, deadline)
+        if variant in peaks:
+            break
+        peaks[variant] = problem.peak(variant)
 
 
 def _best(peaks: Mapping[Order, int], count: int) -> list[Order]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from . import cpsat
@@ -43,7 +43,10 @@ def improve(
     """
     cp_model = cpsat.load()
     model = _Model(cp_model, problem, hint, lower_bound)
-    status, solver = cpsat.run(cp_model, model.model, deadline - time.monotonic(), model.watch(found))
+    watch = model.watch(found)
+    status, solver = cpsat.run(cp_model, model.model, deadline - time.monotonic(), watch)
+    if watch.error is not None:
+        raise watch.error
     if status == cp_model.INFEASIBLE:  # nothing is below the hint's peak
         return Answer(None, problem.peak(hint))
     order = None
@@ -60,59 +63,79 @@ class _Model:
         extra = problem.extra or (0,) * problem.size
         self.unit = math.gcd(*(s.bytes for s in problem.storages), *extra) or 1
         reach = Reach(problem.predecessors)
+        self._hinted = {node: time_ for time_, node in enumerate(hint)}
+        reach = Reach(problem.predecessors)
         self.times = [
-            self.model.new_int_var(before.bit_count(), problem.size - 1 - after.bit_count(), "")
-            for before, after in zip(reach.ancestors, reach.descendants, strict=True)
+            self._new(before.bit_count(), problem.size - 1 - after.bit_count(), self._hinted[node])
+            for node, (before, after) in enumerate(zip(reach.ancestors, reach.descendants, strict=True))
         ]
         self.model.add_all_different(self.times)
         for node, before in enumerate(problem.predecessors):
             for earlier in before:
                 self.model.add(self.times[earlier] < self.times[node])
-        starts = [self._extreme(s.starts, self.model.add_min_equality) for s in problem.storages]
-        ends = [self._extreme(s.ends, self.model.add_max_equality) + 1 for s in problem.storages]
-        for loan, taken in self._loans():
-            if problem.storages[loan.lender].bytes <= problem.storages[loan.borrower].bytes:
-                ends[loan.lender] -= taken
-            else:
-                starts[loan.borrower] += taken
-        lent = {s for loan in problem.loans for s in (loan.lender, loan.borrower)}
-        spans = enumerate(zip(starts, ends, strict=True))
-        intervals = [self._interval(*(map(self._variable, span) if i in lent else span)) for i, span in spans]
+        intervals = self._intervals(problem.taken(hint))
         demands = [s.bytes // self.unit for s in problem.storages]
         for node, more in enumerate(extra):
             if more:
                 intervals.append(self.model.new_fixed_size_interval_var(self.times[node], 1, ""))
                 demands.append(more // self.unit)
         peak = problem.peak(hint) // self.unit
-        self.peak = self.model.new_int_var(-(-lower_bound // self.unit), peak, "peak")
+        self.peak = self._new(-(-lower_bound // self.unit), peak, peak)
         self.model.add_cumulative(intervals, demands, self.peak)
         self.model.minimize(self.peak)
-        for time_, node in enumerate(hint):
-            self.model.add_hint(self.times[node], time_)
 
-    def _extreme(self, nodes: Iterable[int], equality: Callable[[Any, list[Any]], Any]) -> Any:
+    def _new(self, low: int, high: int, hint: int) -> Any:
+        variable = self.model.new_int_var(low, high, "")
+        self.model.add_hint(variable, hint)
+        return variable
+
+    def _intervals(self, hinted: Collection[Loan]) -> list[Any]:
+        """An interval for each storage; a loan that is taken makes the smaller of the two shorter by one step."""
+        shorter: dict[int, list[Any]] = {}  # booleans, by storage
+        later: dict[int, list[Any]] = {}
+        hints: dict[int, int] = {}
+        for loan, taken in self._loans(hinted):
+            lender, borrower = (self._problem.storages[s] for s in (loan.lender, loan.borrower))
+            which, side = (loan.lender, shorter) if lender.bytes <= borrower.bytes else (loan.borrower, later)
+            side.setdefault(which, []).append(taken)
+            hints[which] = hints.get(which, 0) + (loan in hinted)
+        intervals = []
+        for index, storage in enumerate(self._problem.storages):
+            start, first = self._extreme(storage.starts, min, self.model.add_min_equality)
+            last, final = self._extreme(storage.ends, max, self.model.add_max_equality)
+            end, length = last + 1, final + 1 - first - hints.get(index, 0)
+            if index in later:
+                start = self._sum(start + sum(later[index]), first + hints[index])
+            if index in shorter:
+                end = self._sum(end - sum(shorter[index]), final + 1 - hints[index])
+            length = self._new(0, self._problem.size, length)
+            intervals.append(self.model.new_interval_var(start, length, end, ""))
+        return intervals
+
+    def _extreme(
+        self, nodes: Collection[int], extreme: Callable[[Iterable[int]], int], equality: Callable[[Any, list[Any]], Any]
+    ) -> tuple[Any, int]:
+        """The first or the last of the nodes' times, and its hint."""
         times = [self.times[node] for node in nodes]
+        hint = extreme(self._hinted[node] for node in nodes)
         if len(times) == 1:
-            return times[0]
-        extreme = self.model.new_int_var(0, self._problem.size - 1, "")
-        equality(extreme, times)
-        return extreme
+            return times[0], hint
+        variable = self._new(0, self._problem.size - 1, hint)
+        equality(variable, times)
+        return variable, hint
 
-    def _variable(self, expression: Any) -> Any:
-        variable = self.model.new_int_var(0, self._problem.size, "")
+    def _sum(self, expression: Any, hint: int) -> Any:
+        variable = self._new(0, self._problem.size, hint)
         self.model.add(variable == expression)
         return variable
 
-    def _interval(self, start: Any, end: Any) -> Any:
-        length = self.model.new_int_var(0, self._problem.size, "")
-        return self.model.new_interval_var(start, length, end, "")
-
-    def _loans(self) -> list[tuple[Loan, Any]]:
+    def _loans(self, hinted: Collection[Loan]) -> list[tuple[Loan, Any]]:
         """Each loan with a boolean: it is taken only where the lender ends and the borrower starts at its node."""
         problem = self._problem
         loans = [(loan, self.model.new_bool_var("")) for loan in problem.loans]
         sides: dict[tuple[str, int], list[Any]] = {}
         for loan, taken in loans:
+            self.model.add_hint(taken, loan in hinted)
             sides.setdefault(("lends", loan.lender), []).append(taken)
             sides.setdefault(("borrows", loan.borrower), []).append(taken)
             now = self.times[loan.node]
@@ -128,7 +151,13 @@ class _Model:
         unit = self.unit
 
         class _Watch(self._cp.CpSolverSolutionCallback):  # type: ignore[name-defined]
+            error: BaseException | None = None
+
             def on_solution_callback(self) -> None:
-                found(int(self.objective_value) * unit)
+                try:
+                    found(int(self.objective_value) * unit)
+                except BaseException as error:  # it runs on the solver's thread, where nothing may escape
+                    self.error = error
+                    self.stop_search()
 
         return _Watch()

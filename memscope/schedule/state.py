@@ -28,14 +28,17 @@ class State:
         self._started = [False] * len(problem.storages)
         self._left = [len(s.ends) for s in problem.storages]
         self._last = [sum(s.ends) for s in problem.storages]  # of the ends left: where only one is, it is that one
+        # Only where several nodes may start or end a storage does it matter to the others which have run.
         for index, storage in enumerate(problem.storages):
             for node in storage.starts:
-                self._starting[node].append(index)
                 self._new[node] += storage.bytes
-            for node in storage.ends:
-                self._ending[node].append(index)
+                if len(storage.starts) > 1:
+                    self._starting[node].append(index)
             if len(storage.ends) == 1:
                 self._freed[self._last[index]] += storage.bytes
+            else:
+                for node in storage.ends:
+                    self._ending[node].append(index)
         self._loans: list[list[Loan]] = [[] for _ in problem.predecessors]
         self._borrowers: dict[int, set[int]] = {}
         for loan in problem.ranked_loans:
@@ -50,6 +53,11 @@ class State:
         new = self._new[node]
         saved = self._saved(node) if self._loans[node] else 0
         return self.held + new + self._extra[node] - saved, new - self._freed[node]
+
+    def releasing(self) -> list[int]:
+        """The ready nodes after which no more is held than before, in rising order."""
+        new, freed = self._new, self._freed
+        return sorted([node for node in self.ready if new[node] <= freed[node]])
 
     def _saved(self, node: int) -> int:
         lent: set[int] = set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterable
 
 from .bound import Cut, Cuts
 from .problem import OrderProblem
@@ -16,22 +17,23 @@ from .reach import members
 Pairs = set[tuple[int, int]]
 
 
-def tighten(cuts: Cuts, limit: int, deadline: float, above: float = 0.5) -> Cuts | None:
+def tighten(cuts: Cuts, limit: int, nodes: Iterable[int], deadline: float) -> Cuts | None:
     """The problem with the precedences that a peak of at most `limit` bytes implies; None if no order has one.
 
     Args:
       cuts: of the problem.
+      nodes: the nodes to look at, those that need most first.
       deadline: by `time.monotonic`; what was found by then is given.
-      above: looks at nodes that need this fraction of the limit in any case.
     """
-    nodes = sorted(range(cuts.problem.size), key=lambda node: -cuts.least(node).bytes)
-    critical = [node for node in nodes if cuts.least(node).bytes >= above * limit]
+    critical = [*nodes]
     quiet = 0  # how many nodes in turn have brought nothing new
     while quiet < len(critical):
         for node in critical:
             least = cuts.least(node)
             if least.bytes > limit:
                 return None
+            if time.monotonic() > deadline:
+                return cuts
             pairs = _around(cuts, node, least, limit, deadline)
             quiet = 0 if pairs else quiet + 1
             if pairs:
@@ -39,8 +41,8 @@ def tighten(cuts: Cuts, limit: int, deadline: float, above: float = 0.5) -> Cuts
                     cuts = Cuts(_with_precedences(cuts.problem, pairs))
                 except ValueError:  # a cycle: both must run before the other
                     return None
-            if quiet >= len(critical) or time.monotonic() > deadline:
-                return cuts
+            if quiet >= len(critical):
+                break
     return cuts
 
 
