@@ -55,7 +55,10 @@ class Bracket:
         self._cuts = Cuts(problem)
         self._pool: dict[Order, int] = {}
         self._ceiling = [UNCUT] * problem.size  # for each node, the least that an order holds while it runs
-        self._unit = math.gcd(*(s.bytes for s in problem.storages), *problem.extra) or 1
+        self._tried: dict[int, float] = {}  # limits that did not tell, with the effort
+        # What is held is a multiple of the unit and the extra bytes of one node.
+        self._unit = math.gcd(*(s.bytes for s in problem.storages)) or 1
+        self._rests = {0, *problem.extra}
 
     @property
     def peak(self) -> int:
@@ -81,8 +84,11 @@ class Bracket:
 
     def _raise(self, limit: int) -> None:
         """Notes that no order stays within the limit."""
-        self.lower = max(self.lower, (limit // self._unit + 1) * self._unit)
+        self.lower = max(self.lower, min(self._rounded(limit, rest) + self._unit for rest in self._rests))
         self._found(self.peak, self.lower)
+
+    def _rounded(self, limit: int, rest: int) -> int:
+        return (limit - rest) // self._unit * self._unit + rest
 
     def is_open(self, gap: float = CLOSE) -> bool:
         return self.peak - self.lower > gap * self.peak and time.monotonic() < self._deadline
@@ -133,6 +139,11 @@ class Bracket:
 
     def _within(self, limit: int, effort: float) -> bool | None:
         """Whether an order stays within the limit; None where the effort, in seconds for each step, didn't tell."""
+        limit = max(self._rounded(limit, rest) for rest in self._rests)
+        if limit < self.lower:
+            return False
+        if self._tried.get(limit, 0) >= effort:
+            return None
         tight = self._tight(limit, self._until(effort))
         if tight is None:
             self._raise(limit)
@@ -149,6 +160,7 @@ class Bracket:
             if attempt.complete:
                 self._raise(limit)
                 return False
+        self._tried[limit] = effort
         return None
 
     def _tight(self, limit: int, deadline: float) -> Cuts | None:
@@ -168,9 +180,9 @@ class Bracket:
         """Lets the solver have the time that is left, where the gap is worth it."""
         if not self.is_open(COARSE):
             return
-        tight = self._tight(self.peak - self._unit, self._deadline)
+        tight = self._tight(self.peak - 1, self._deadline)
         if tight is None:
-            self._raise(self.peak - self._unit)
+            self._raise(self.peak - 1)
             return
         answer = solver.improve(
             tight.problem, self.order, self.lower, self._deadline, lambda peak: self._found(peak, self.lower)
