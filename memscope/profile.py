@@ -160,7 +160,7 @@ def profile(
     Args:
       fn: a function that `jax.jit` would take.
       args, kwargs: its arguments; `jax.ShapeDtypeStruct` may stand for any array.
-      target: where it is to run; None is this machine's CPU.
+      target: where it is to run: one of `memscope.targets()`, or a Target; None is where JAX runs by default.
       static_argnums, static_argnames, donate_argnums: as in `jax.jit`.
 
     Raises:
