@@ -90,6 +90,8 @@ class TestProfile:
         large = [b for b in self.profile.buffers if b.kind == "temporary" and b.bytes > 1e6]
         assert {b.source for b in large} <= {f"{HERE}:{LINE}", f"{HERE}:{LINE + 1}"}
         assert ("dot_general", f"{HERE}:{LINE}") in {(b.op, b.source) for b in large}
+        results = [b for b in self.profile.buffers if b.kind == "output" and b.bytes > 100]
+        assert {(b.op, b.source) for b in results} == {("top_k", f"{HERE}:{LINE + 1}")}
 
     def test_the_text_states_the_capacity(self) -> None:
         text = str(self.profile)
@@ -220,6 +222,18 @@ class TestPlan:
             memscope.plan(nearest, *KNN, limit="2MiB", target=A100)
 
 
+@pytest.mark.parametrize("number", ["001", "026", "038", "046", "094"])
+def test_a_tenth_of_the_temporaries_is_enough(number: str) -> None:
+    """The whole list is `python -m benchmarks.cases --target a100-40gb --no-times`."""
+    case = load_case(number)
+    args = jax.eval_shape(lambda: case.make_args(1.0))
+    before = memscope.profile(case.fn, *args, target=A100)
+    limit = before.peak_bytes - round(0.9 * before.temp_bytes)
+    plan = memscope.plan(case.fn, *args, limit=limit, target=A100)
+    assert plan.fits
+    assert plan.peak_bytes <= limit
+
+
 def test_memsafe_is_refused_at_its_first_call() -> None:
     safe = memscope.memsafe(nearest, limit="40MiB", target=A100)
     with pytest.raises(memscope.TargetError, match="which is not here"):
@@ -276,6 +290,22 @@ def test_a_crash_is_an_error_and_the_next_compile_a_new_process(own_worker: remo
         os.kill(process.pid, signal.SIGKILL)
         with pytest.raises(memscope.TargetError, match=r"GPU compiler crashed \(SIGKILL\) while compiling f for a100"):
             asked.result()
+    assert ask(own_worker).argument_bytes == 40
+
+
+def test_an_interrupt_ends_the_compile_alone(own_worker: remote.Worker) -> None:
+    ask(own_worker)
+    process = own_worker._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)  # so that it is interrupted while it waits
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ask(own_worker)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert process.poll() is not None
     assert ask(own_worker).argument_bytes == 40
 
 
