@@ -74,6 +74,9 @@ MARGIN = 0.97
 MUCH_FASTER, HOPE = 1.3, 2.0
 """How much faster a candidate has to look to be compiled though it should take up to so many times the limit."""
 
+ORDER_HOPE = 1.3
+"""Up to how many times the limit an order of our own is estimated to take and is compiled all the same."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:
@@ -219,8 +222,9 @@ class Search:
         unchanged = self.as_written(limit)
         if unchanged is not None:
             return unchanged, True
-        if self.ordered is not None and self.ordered.peak_bytes <= limit:
-            return self.ordered, True
+        ordered = self._in_order(limit)
+        if ordered is not None and ordered.peak_bytes <= limit:
+            return ordered, True
         if "floor" in self.__dict__ and self.floor.peak_bytes > limit:
             return self.floor, False
         best, fits = self._descend(limit)
@@ -249,27 +253,38 @@ class Search:
         """The lowest that can be reached."""
         lowest, _ = self._descend(1)
         others = [found for way in (self._inside, self._nested) if (found := way(1)) is not None]
-        if self.ordered is not None:
-            others.append(self.ordered)
+        ordered = self._in_order(self._lowest_as_written.peak_bytes)
+        if ordered is not None:
+            others.append(ordered)
         return min((lowest, *self._confirmed.values(), *others), key=lambda found: found.peak_bytes)
 
     # In another order.
 
+    def _in_order(self, limit: int) -> Found | None:
+        """The program in an order of our own, where that is known to take less and may come near a limit."""
+        if self._ordering is None:
+            return None
+        reordered = self.program.jaxpr.replace(eqns=[self.program.eqns[i] for i in self._ordering.order])
+        predicted = estimate(jex_core.ClosedJaxpr(reordered, self.program.closed.consts), self.machine).temp_bytes
+        return self._ordered if self._fixed_bytes + predicted <= ORDER_HOPE * limit else None
+
     @functools.cached_property
-    def ordered(self) -> Found | None:
-        """The program as written, its eqns kept in an order of our own; None where that takes no less."""
+    def _ordering(self) -> Ordering | None:
         if self.target.platform != "cuda" or self.depth:
             return None
-        order = ordering(self.program, depth_first(self.program))
-        if order is None:
-            return None
-        closed = trace_flat(run_in_order(self.program, order), self.program, self.target.platform)
-        self.progress(f"compiling with {len(order.stretches)} stretches of it one after another")
+        return ordering(self.program, depth_first(self.program))
+
+    @functools.cached_property
+    def _ordered(self) -> Found | None:
+        """The program as written, its eqns kept in order; None where that takes no less by XLA's account."""
+        assert self._ordering is not None
+        closed = trace_flat(run_in_order(self.program, self._ordering), self.program, self.target.platform)
+        self.progress(f"compiling with {len(self._ordering.stretches)} stretches of it one after another")
         self.effort.compiles(closed.jaxpr)
         compiled = compile_flat(jex_core.jaxpr_as_fun(closed), self.program, self.exact, self.target)
         if compiled.bound_bytes >= self._lowest_as_written.peak_bytes:
             return None
-        return Found(self.program, Candidate(closed, self.original_estimate, None, order=order), compiled)
+        return Found(self.program, Candidate(closed, self.original_estimate, None, order=self._ordering), compiled)
 
     # Inside loops and branches.
 
