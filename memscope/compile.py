@@ -167,7 +167,7 @@ def read_compiled(executable: Any, build: Build) -> Compiled:
         output_bytes=stats.output_size_in_bytes,
         temp_bytes=stats.temp_size_in_bytes,
         alias_bytes=stats.alias_size_in_bytes,
-        constant_bytes=read.constant_bytes(assignment),
+        constant_bytes=read.constant_bytes(assignment) if assignment else read.module_constant_bytes(module),
         hidden_bytes=0 if build is Build.REFERENCE else read.hidden_bytes(module),
         module=module,
         assignment=assignment,

@@ -25,7 +25,7 @@ class Options:
 
     Attributes:
       limit: bytes of the whole call as a person writes them ("512MiB", "25%"); None is what the target holds.
-      target: name of the place it will run; None is this machine's CPU.
+      target: name of the place it will run; None is where JAX runs by default.
       run: also run the rewritten function.
       export: file to write the rewritten function to, .py or .jaxexport.
       name: what the rewritten function is bound to in a notebook; None is "<function>_safe".
@@ -59,7 +59,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def add_target(parser: argparse.ArgumentParser) -> None:
     """Declares those of the shared options that have nothing to do with a limit."""
-    parser.add_argument("-t", "--target", metavar="NAME", help="where it will run (default: cpu)")
+    parser.add_argument(
+        "-t",
+        "--target",
+        metavar="NAME",
+        help="where it will run: cpu, gpu, or a GPU that need not be here, such as a100-40gb",
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="one line of text in place of the report")
 
 

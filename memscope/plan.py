@@ -341,7 +341,7 @@ def plan(
       args, kwargs: its arguments; `jax.ShapeDtypeStruct` may stand for any array.
       limit: bytes of the whole call (arguments + outputs + temporaries): an int, "512MiB", "2GB",
         or "25%" of the original peak. None is what the target can hold.
-      target: where it is to run; None is this machine's CPU.
+      target: where it is to run: one of `memscope.targets()`, or a Target; None is where JAX runs by default.
       best_effort: where the limit can't be met, return the lowest plan (`fits` is False).
       static_argnums, static_argnames, donate_argnums: as in `jax.jit`.
       progress: called with one line of text for each thing the planning does.

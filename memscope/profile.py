@@ -26,6 +26,7 @@ _NESTING = frozenset(
     {"scan", "while", "cond", "shard_map", "custom_vmap_call", "jit", "closed_call", "checkpoint", "custom_jvp_call"}
     | {"custom_vjp_call", "custom_lin", "custom_linear_solve"}
 )
+_REPLACES = {"__gpu$TopK": "top_k"}  # custom calls of XLA's that keep no name of the op in whose place they are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +164,7 @@ def profile(
     Args:
       fn: a function that `jax.jit` would take.
       args, kwargs: its arguments; `jax.ShapeDtypeStruct` may stand for any array.
-      target: where it is to run; None is this machine's CPU.
+      target: where it is to run: one of `memscope.targets()`, or a Target; None is where JAX runs by default.
       static_argnums, static_argnames, donate_argnums: as in `jax.jit`.
 
     Raises:
@@ -264,7 +265,7 @@ class _View:
         if argument is not None and 0 <= argument < len(self.program.jaxpr.invars):
             return self._argument(argument, buffer)
         writer, index = self._writer(buffer)
-        origin = self.origins.of(writer)
+        origin = self.eqns.meant(writer, self.origins.of(writer))
         return Buffer(
             name=writer.name + "".join(f"[{i}]" for i in index),
             bytes=buffer.bytes,
@@ -323,6 +324,17 @@ class _Eqns:
     primitives: tuple[str, ...]
     sources: tuple[str | None, ...]
 
+    def meant(self, writer: Instruction, origin: Origin) -> Origin:
+        """The origin, or that of the op that XLA replaced: the next of its kind after what it reads."""
+        primitive = _REPLACES.get(writer.custom_call_target)
+        if primitive is None or origin.eqn is None:
+            return origin
+        if self.primitives[origin.eqn] in _NESTING:
+            return dataclasses.replace(origin, primitive=primitive)
+        later = (i for i in range(origin.eqn, len(self.primitives)) if self.primitives[i] == primitive)
+        found = next(later, None)
+        return origin if found is None else Origin(found, None, None)
+
     def op(self, writer: Instruction, origin: Origin) -> str:
         if origin.eqn is None or origin.eqn >= len(self.primitives) or not is_computed(writer):
             return writer.opcode
@@ -339,7 +351,7 @@ class _Eqns:
 def _describe(origins: Origins, eqns: _Eqns, instruction: Instruction) -> tuple[str, str | None]:
     if instruction.opcode in ("parameter", "constant"):
         return instruction.opcode, None
-    origin = origins.of(instruction)
+    origin = eqns.meant(instruction, origins.of(instruction))
     return eqns.op(instruction, origin), eqns.line(origin)
 
 

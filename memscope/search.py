@@ -79,6 +79,9 @@ MARGIN = 0.97
 MUCH_FASTER, HOPE = 1.3, 2.0
 """How much faster a candidate has to look to be compiled though it should take up to so many times the limit."""
 
+ORDER_HOPE = 1.3
+"""Up to how many times the limit an order of our own is estimated to take and is compiled all the same."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:
@@ -311,8 +314,19 @@ class Search:
         return self.ordered if self.ordered is not None and self.ordered.peak_bytes <= limit else None
 
     @functools.cached_property
-    def _least_in_any_order(self) -> int:
-        return self._fixed_bytes + temporaries_at_least(self.original.module) if self.target.platform == "cpu" else 0
+    def _least_in_any_order(self) -> float:
+        """Bytes that the call takes in whatever order; of barriers on a GPU, a guess on the low side."""
+        if self.target.platform == "cpu":
+            return self._fixed_bytes + temporaries_at_least(self.original.module)
+        if self._stretches is None:
+            return math.inf
+        reordered = self.program.jaxpr.replace(eqns=[self.program.eqns[i] for i in self._stretches.order])
+        predicted = estimate(jex_core.ClosedJaxpr(reordered, self.program.closed.consts), self.machine).temp_bytes
+        return (self._fixed_bytes + predicted) / ORDER_HOPE
+
+    @functools.cached_property
+    def _stretches(self) -> Ordering | None:
+        return ordering(self.program, depth_first(self.program)) if self.target.platform == "cuda" else None
 
     @functools.cached_property
     def ordered(self) -> Found | None:
@@ -333,7 +347,7 @@ class Search:
 
     def _in_stretches(self) -> Found | None:
         """With barriers between its eqns where large values die."""
-        order = ordering(self.program, depth_first(self.program))
+        order = self._stretches
         if order is None:
             return None
         closed = trace_flat(run_in_order(self.program, order), self.program, self.target.platform)

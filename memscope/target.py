@@ -94,14 +94,17 @@ def target(name: str | None = None, *, memory: int | float | str | None = None, 
 
 
 def resolve(target: str | Target | None) -> Target:
-    """The Target of that name; None is this machine's CPU.
+    """The Target of that name; None is where JAX runs by default: an attached GPU or TPU, else this machine's CPU.
 
     Raises:
       TargetError: no such target, the nearest names being offered, or nothing of the kind is attached.
     """
     if isinstance(target, Target):
         return target
-    if target is None or target == "cpu":
+    if target is None:
+        default = jax.default_backend()
+        return _attached(default) if default in ATTACHED else resolve("cpu")
+    if target == "cpu":
         return Target("cpu", "cpu", physical_memory())
     if not isinstance(target, str):
         raise TargetError(f"a target is a name such as 'cpu', not {type(target).__name__}.")
