@@ -16,8 +16,6 @@ from .problem import Order, OrderProblem
 from .reduce import reduce
 from .tighten import tighten
 
-Progress = Callable[[str], None]
-
 DEPTH_FIRST, BISECTED = 20, 4
 """How many random depth-first orders are tried, and how many of the best orders are bisected."""
 
@@ -32,7 +30,6 @@ EFFORTS = ((0.4, CLOSE), (1.5, COARSE))
 
 CRITICAL = 0.5
 """How much of a limit a node needs in any case to be asked what the limit implies."""
-
 
 _LIST_SCHEDULES: tuple[Callable[[OrderProblem], Order], ...] = (
     lambda problem: greedy(problem, lambda during, change: (change, during)),
