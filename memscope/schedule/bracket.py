@@ -25,6 +25,9 @@ CLOSE = 0.002
 COARSE = 0.01
 """A gap below which limits that did not tell at first are left for a greater effort."""
 
+RESTARTS = 0.15
+"""The part of the time left that more random orders get, before the greater effort."""
+
 EFFORTS = ((0.4, CLOSE), (1.5, COARSE))
 """Seconds for each step with one limit, and the gap that is worth them: first for all limits, then for what is open."""
 
@@ -56,6 +59,7 @@ class Bracket:
         # What is held is a multiple of the unit and the extra bytes of one node.
         self._unit = math.gcd(*(s.bytes for s in problem.storages)) or 1
         self._rests = {0, *problem.extra}
+        self._generator = random.Random(0)
 
     @property
     def peak(self) -> int:
@@ -92,10 +96,9 @@ class Bracket:
 
     def start(self, hints: Iterable[Order]) -> None:
         """Heuristic orders, and the bound by minimum cuts."""
-        generator = random.Random(0)
         for hint in hints:
             self.offer(hint)
-        for heuristic in (depth_first, *_LIST_SCHEDULES, *[lambda p: depth_first(p, generator)] * DEPTH_FIRST):
+        for heuristic in (depth_first, *_LIST_SCHEDULES, *[self._random] * DEPTH_FIRST):
             if time.monotonic() < self._deadline:
                 self.offer(heuristic(self.problem))
         self.lower = max(self.lower, lower_bound(self._cuts, self._ceiling, self._deadline))
@@ -104,11 +107,23 @@ class Bracket:
                 if self.is_open():
                     self.offer(bisect(self._cuts, order, self.lower, self._deadline, late=late))
 
+    def _random(self, problem: OrderProblem) -> Order:
+        return depth_first(problem, self._generator)
+
+    def restart(self, share: float) -> None:
+        """Bisects more random orders for a share of the time left."""
+        until = time.monotonic() + share * (self._deadline - time.monotonic())
+        while self.is_open(COARSE) and time.monotonic() < until:
+            late = self._generator.random() < 0.5
+            self.offer(bisect(self._cuts, self._random(self.problem), self.lower, until, late=late))
+
     def narrow(self) -> None:
         """Tries limits between the bound and the peak, with more effort where less didn't tell."""
         for effort, gap in EFFORTS:
             if not self.is_open(gap):
                 break
+            if self._tried:
+                self.restart(RESTARTS)
             self._within(self.lower, effort)
             doubtful = self._from_above(effort)
             while self.is_open() and doubtful - self.lower > COARSE * doubtful:
