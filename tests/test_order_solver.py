@@ -10,6 +10,7 @@ import pytest
 
 from memscope.schedule import cpsat, solver
 from memscope.schedule.bound import Cuts, lower_bound
+from memscope.schedule.bracket import Bracket
 from memscope.schedule.exhaust import order_within
 from memscope.schedule.flow import SINK, SOURCE, UNCUT, Network
 from memscope.schedule.heuristics import bisect, depth_first, greedy
@@ -221,3 +222,15 @@ def test_a_loan_that_only_one_order_allows_is_found() -> None:
     solution = solve(problem, 5)
     assert solution.order == (0, 2, 1, 3)
     assert solution.peak_bytes == solution.lower_bound_bytes == 10
+
+
+@needs_ortools
+@pytest.mark.parametrize("seed", range(40))
+def test_the_solver_takes_over_where_the_search_stopped(seed: int) -> None:
+    random = Random(seed)
+    problem = random_problem(random)
+    bracket = Bracket(problem, 0, soon(), lambda peak, lower: None)
+    bracket.offer(random_order(random, problem))
+    bracket.hand_over()
+    optimum = least_peak(problem)
+    assert bracket.lower == bracket.peak == optimum or bracket.peak == optimum == 0

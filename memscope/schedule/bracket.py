@@ -16,8 +16,6 @@ from .problem import Order, OrderProblem
 from .reduce import reduce
 from .tighten import tighten
 
-Progress = Callable[[str], None]
-
 DEPTH_FIRST, BISECTED = 20, 4
 """How many random depth-first orders are tried, and how many of the best orders are bisected."""
 
@@ -27,12 +25,14 @@ CLOSE = 0.002
 COARSE = 0.01
 """A gap below which limits that did not tell at first are left for a greater effort."""
 
+RESTARTS = 0.15
+"""The part of the time left that more random orders get, before the greater effort."""
+
 EFFORTS = ((0.4, CLOSE), (1.5, COARSE))
 """Seconds for each step with one limit, and the gap that is worth them: first for all limits, then for what is open."""
 
 CRITICAL = 0.5
 """How much of a limit a node needs in any case to be asked what the limit implies."""
-
 
 _LIST_SCHEDULES: tuple[Callable[[OrderProblem], Order], ...] = (
     lambda problem: greedy(problem, lambda during, change: (change, during)),
@@ -55,7 +55,11 @@ class Bracket:
         self._cuts = Cuts(problem)
         self._pool: dict[Order, int] = {}
         self._ceiling = [UNCUT] * problem.size  # for each node, the least that an order holds while it runs
-        self._unit = math.gcd(*(s.bytes for s in problem.storages), *problem.extra) or 1
+        self._tried: dict[int, float] = {}  # limits that did not tell, with the effort
+        # What is held is a multiple of the unit and the extra bytes of one node.
+        self._unit = math.gcd(*(s.bytes for s in problem.storages)) or 1
+        self._rests = {0, *problem.extra}
+        self._generator = random.Random(0)
 
     @property
     def peak(self) -> int:
@@ -81,18 +85,20 @@ class Bracket:
 
     def _raise(self, limit: int) -> None:
         """Notes that no order stays within the limit."""
-        self.lower = max(self.lower, (limit // self._unit + 1) * self._unit)
+        self.lower = max(self.lower, min(self._rounded(limit, rest) + self._unit for rest in self._rests))
         self._found(self.peak, self.lower)
+
+    def _rounded(self, limit: int, rest: int) -> int:
+        return (limit - rest) // self._unit * self._unit + rest
 
     def is_open(self, gap: float = CLOSE) -> bool:
         return self.peak - self.lower > gap * self.peak and time.monotonic() < self._deadline
 
     def start(self, hints: Iterable[Order]) -> None:
         """Heuristic orders, and the bound by minimum cuts."""
-        generator = random.Random(0)
         for hint in hints:
             self.offer(hint)
-        for heuristic in (depth_first, *_LIST_SCHEDULES, *[lambda p: depth_first(p, generator)] * DEPTH_FIRST):
+        for heuristic in (depth_first, *_LIST_SCHEDULES, *[self._random] * DEPTH_FIRST):
             if time.monotonic() < self._deadline:
                 self.offer(heuristic(self.problem))
         self.lower = max(self.lower, lower_bound(self._cuts, self._ceiling, self._deadline))
@@ -101,11 +107,23 @@ class Bracket:
                 if self.is_open():
                     self.offer(bisect(self._cuts, order, self.lower, self._deadline, late=late))
 
+    def _random(self, problem: OrderProblem) -> Order:
+        return depth_first(problem, self._generator)
+
+    def restart(self, share: float) -> None:
+        """Bisects more random orders for a share of the time left."""
+        until = time.monotonic() + share * (self._deadline - time.monotonic())
+        while self.is_open(COARSE) and time.monotonic() < until:
+            late = self._generator.random() < 0.5
+            self.offer(bisect(self._cuts, self._random(self.problem), self.lower, until, late=late))
+
     def narrow(self) -> None:
         """Tries limits between the bound and the peak, with more effort where less didn't tell."""
         for effort, gap in EFFORTS:
             if not self.is_open(gap):
                 break
+            if self._tried:
+                self.restart(RESTARTS)
             self._within(self.lower, effort)
             doubtful = self._from_above(effort)
             while self.is_open() and doubtful - self.lower > COARSE * doubtful:
@@ -133,6 +151,11 @@ class Bracket:
 
     def _within(self, limit: int, effort: float) -> bool | None:
         """Whether an order stays within the limit; None where the effort, in seconds for each step, didn't tell."""
+        limit = max(self._rounded(limit, rest) for rest in self._rests)
+        if limit < self.lower:
+            return False
+        if self._tried.get(limit, 0) >= effort:
+            return None
         tight = self._tight(limit, self._until(effort))
         if tight is None:
             self._raise(limit)
@@ -149,6 +172,7 @@ class Bracket:
             if attempt.complete:
                 self._raise(limit)
                 return False
+        self._tried[limit] = effort
         return None
 
     def _tight(self, limit: int, deadline: float) -> Cuts | None:
@@ -168,9 +192,9 @@ class Bracket:
         """Lets the solver have the time that is left, where the gap is worth it."""
         if not self.is_open(COARSE):
             return
-        tight = self._tight(self.peak - self._unit, self._deadline)
+        tight = self._tight(self.peak - 1, self._deadline)
         if tight is None:
-            self._raise(self.peak - self._unit)
+            self._raise(self.peak - 1)
             return
         answer = solver.improve(
             tight.problem, self.order, self.lower, self._deadline, lambda peak: self._found(peak, self.lower)

@@ -26,7 +26,7 @@ class Attempt:
     complete: bool
 
 
-def order_within(problem: OrderProblem, limit: int, guide: Order, deadline: float, states: int = 1 << 20) -> Attempt:
+def order_within(problem: OrderProblem, limit: int, guide: Order, deadline: float, states: int = 1 << 19) -> Attempt:
     """Looks for an order whose peak is at most `limit` bytes.
 
     Args:

@@ -13,6 +13,9 @@ from typing import Literal
 from .problem import Lifetime, Loan, Order, OrderProblem
 from .reach import Reach
 
+EXTRA = 5
+"""How many times as much is negligible where a node needs it alone: that never adds up."""
+
 
 @dataclasses.dataclass(frozen=True)
 class _Gone:
@@ -63,7 +66,8 @@ def reduce(problem: OrderProblem, negligible: int = 0) -> Reduction:
 
     Args:
       problem: the original.
-      negligible: storages of up to so many bytes are left out, so that the optimum of what is left is a lower bound.
+      negligible: storages of up to so many bytes are left out, and up to `EXTRA` times as many that a node needs only
+        while it runs; so the optimum of what is left is a lower bound.
 
     Raises:
       ValueError: the precedences have a cycle.
@@ -97,7 +101,8 @@ class _State:
         for node, before in enumerate(self._before):
             for earlier in before:
                 self._after[earlier].add(node)
-        self._extra = [more if more > negligible else 0 for more in problem.extra or (0,) * problem.size]
+        self._least_extra = EXTRA * negligible
+        self._extra = [self._rounded(more) for more in problem.extra or (0,) * problem.size]
         self._bytes = [s.bytes if s.bytes > negligible and s.starts and s.ends else 0 for s in problem.storages]
         held = [(s.starts, s.ends) if b else ((), ()) for s, b in zip(problem.storages, self._bytes, strict=True)]
         self._starts = [self._reach.first(starts) for starts, _ in held]
@@ -114,6 +119,9 @@ class _State:
             self._loans_at[loan.node].append(loan)
         self._order: list[_Gone] = []
         self._gone = [False] * problem.size
+
+    def _rounded(self, extra: int) -> int:
+        return extra if extra > self._least_extra else 0
 
     def _possible(self, loan: Loan) -> bool:
         return loan.node in self._ends[loan.lender] and loan.node in self._starts[loan.borrower]
@@ -218,6 +226,6 @@ class _State:
             predecessors=tuple(tuple(sorted(index[n] for n in self._before[node])) for node in nodes),
             storages=tuple(kept.values()),
             loans=tuple(Loan(index[loan.node], number[loan.lender], number[loan.borrower]) for loan in loans),
-            extra=tuple(extra),
+            extra=tuple(map(self._rounded, extra)),
         )
         return Reduction(problem, tuple(nodes), tuple(self._order))

@@ -133,7 +133,7 @@ def _best(peaks: Mapping[Order, int], count: int) -> list[Order]:
 
 def _reporter(progress: Progress) -> Callable[[int, int], None]:
     def report(peak: int, lower: int) -> None:
-        gap = f", at most {1 - lower / peak:.1%} above the best there is" if 0 < lower < peak else ""
-        progress(f"an order that needs {format_bytes(peak)}{gap}")
+        gap = f", at most {peak / lower - 1:.1%} above the best there is" if 0 < lower < peak else ""
+        progress(f"an order that needs about {format_bytes(peak)}{gap}")
 
     return report
