@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from .assignment import Allocation, Assignment, Position, Slot
+from .best_fit import Heap, simulate_heap
 from .dataflow import Dataflow
-from .heap import Heap, simulate_heap
+from .gpu_sharing import may_take_over_on_gpu
 from .module import Instruction, Module, Shape
 from .place import Group, Kind, Sharing, place, result_values
 from .ranges import Schedule, Span, flatten, live_ranges
@@ -83,7 +84,7 @@ def liveness(module: Module, assignment: Assignment | None, on_gpu: bool = False
     ranges = live_ranges(flow, schedule)
     steps, to_steps = _steps(schedule)
     if assignment is None:
-        groups = place(flow, schedule, ranges, on_gpu)
+        groups = place(flow, schedule, ranges, may_take_over_on_gpu if on_gpu else None)
         heap = simulate_heap(groups)
         buffers, temporaries = _unplaced(groups, heap, to_steps, len(steps))
         return Liveness(flow, steps, tuple(buffers), tuple(temporaries), heap.bytes)

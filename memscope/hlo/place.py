@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
@@ -13,11 +12,11 @@ from .module import Computation, Index, Instruction, Module, Shape
 from .ranges import Schedule, Span
 
 Kind = Literal["argument", "output", "temporary", "constant"]
-MayShare = Callable[[Module, Instruction, Index, int, Position], bool]
-"""Whether the result of an instruction at an index may take the place of its operand of some number, a value."""
+TakeOver = Callable[[Dataflow, Instruction], Iterator[tuple[Position, Position]]]
+"""(operand, result) of each result of an instruction that could be written over that operand, were it read no more."""
 
 # A result may take the place of an operand that dies only if it is computed element by element from it.
-_MOVES_ELEMENTS = frozenset(
+MOVES_ELEMENTS = frozenset(
     {
         "all-gather", "bitcast", "broadcast", "cholesky", "concatenate", "convolution", "custom-call", "dot", "fft",
         "gather", "iota", "pad", "reduce", "reduce-window", "reshape", "reverse", "rng-bit-generator", "slice",
@@ -64,8 +63,14 @@ class Sharing:
             self._parent[b] = a
 
 
-def place(flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span], on_gpu: bool = False) -> list[Group]:
-    """The values in groups, each with its kind; temporaries hosted in results' memory where they fit."""
+def place(
+    flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span], take_over: TakeOver | None = None
+) -> list[Group]:
+    """The values in groups, each with its kind; temporaries hosted in results' memory where they fit.
+
+    Args:
+      take_over: which results may be written over an operand; XLA CPU's rule where it is not given.
+    """
     module = flow.module
     sharing = Sharing()
     for a, b in _must_share(flow):
@@ -76,7 +81,7 @@ def place(flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span], on_g
         if not module.instructions[value[0]].shape.at(value[1]).is_tuple:
             members.setdefault(sharing.root(value), []).append(value)
     results = result_values(flow)
-    lendings = list(_lendings(flow, schedule, ranges, _shares_on_gpu if on_gpu else _shares))
+    lendings = list(_lendings(flow, schedule, ranges, take_over or may_take_over))
     groups = [_group(module, tuple(values), ranges, results) for values in members.values()]
     return _lend(_host(groups, dict(lendings), ranges), lendings, ranges)
 
@@ -153,64 +158,42 @@ def _past_bitcasts(by_id: dict[int, Instruction], instruction: Instruction) -> I
 
 
 def _lendings(
-    flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span], may_share: MayShare
+    flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span], take_over: TakeOver
 ) -> Iterator[tuple[Position, Position]]:
     """(lender, borrower) of each result that may take the place of an operand read for the last time."""
     for time, instruction in enumerate(schedule.instructions):
-        for index, _ in instruction.shape.leaves():
-            result = instruction.id, index
-            if flow.value(result) != result:
-                continue
-            for number, operand in enumerate(instruction.operands):
-                value = flow.value((operand, ()))
-                dies = value in ranges and ranges[value][1] == time
-                if dies and may_share(flow.module, instruction, index, number, value):
-                    yield value, result
+        for value, result in take_over(flow, instruction):
+            if value in ranges and ranges[value][1] == time:
+                yield value, result
 
 
-def _shares(module: Module, instruction: Instruction, index: Index, number: int, value: Position) -> bool:
+def may_take_over(flow: Dataflow, instruction: Instruction) -> Iterator[tuple[Position, Position]]:
     """XLA CPU's rule: the same shape, computed element by element."""
-    alike = module.instructions[value[0]].shape.at(value[1]) == instruction.shape.at(index)
-    return alike and _elementwise(module, instruction, number)
-
-
-def _shares_on_gpu(module: Module, instruction: Instruction, index: Index, number: int, value: Position) -> bool:
-    """XLA GPU's rule for fusions: as many elements of the same size, read in the places where they are written.
-
-    Only what computes a value directly before lends: XLA does not look through bitcasts and tuples here.
-    """
-    if value[0] != instruction.operands[number]:
-        return False
-    if instruction.opcode != "fusion":
-        return _shares(module, instruction, index, number, value)
-    operand, result = module.instructions[value[0]].shape.at(value[1]), instruction.shape.at(index)
-    if math.prod(operand.dimensions) != math.prod(result.dimensions) or operand.bytes != result.bytes:
-        return False
-    if instruction.fusion_kind not in ("kLoop", "kInput"):
-        return False
-    inner = module.by_id[instruction.called[0]]
-    root = module.instructions[inner.root]
-    output = root.operands[index[0]] if index else root.id
-    return output in (_reached(inner, number, _MOVES_ELEMENTS - {"bitcast"}) or ())
+    instructions = flow.module.instructions
+    for index, shape in instruction.shape.leaves():
+        result = instruction.id, index
+        if flow.value(result) != result:
+            continue
+        for number, operand in enumerate(instruction.operands):
+            value = flow.value((operand, ()))
+            alike = instructions[value[0]].shape.at(value[1]) == shape
+            if alike and _elementwise(flow.module, instruction, number):
+                yield value, result
 
 
 def _elementwise(module: Module, instruction: Instruction, operand: int) -> bool:
     if instruction.opcode != "fusion":
-        return instruction.opcode != "copy" and instruction.opcode not in _MOVES_ELEMENTS
+        return instruction.opcode != "copy" and instruction.opcode not in MOVES_ELEMENTS
     if instruction.fusion_kind not in ("kLoop", "kInput"):
         return False
-    return _reached(module.by_id[instruction.called[0]], operand, _MOVES_ELEMENTS) is not None
-
-
-def _reached(fusion: Computation, operand: int, moving: frozenset[str]) -> set[int] | None:
-    """What is computed from an operand; None where some of it has its elements in other places."""
-    reached = {fusion.parameters[operand].id}
-    for i in fusion.instructions:  # operands first
+    inner = module.by_id[instruction.called[0]]
+    reached = {inner.parameters[operand].id}
+    for i in inner.instructions:  # operands first
         if i.id not in reached and any(o in reached for o in i.operands):
-            if i.opcode in moving:
-                return None
+            if i.opcode in MOVES_ELEMENTS:
+                return False
             reached.add(i.id)
-    return reached
+    return True
 
 
 def _lend(groups: list[Group], lendings: list[tuple[Position, Position]], ranges: dict[Position, Span]) -> list[Group]:
