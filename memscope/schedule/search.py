@@ -38,7 +38,7 @@ SOLVING = 0.6
 """The share of the time for the search that goes into live bytes; the rest is for the gaps between buffers."""
 
 WORTH = 0.001
-"""By what share of the temporaries an order has to promise less than XLA's own to be compiled."""
+"""By what share of the temporaries an order has to be better than another one to be worth a look."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -177,7 +177,9 @@ class _Orders:
         candidates = [{**chosen, computation.id: problem.sequence(order)} for order in orders]
         ranked = sorted(zip(map(self._predicted, candidates), orders, candidates, strict=True), key=lambda r: r[0])
         if not self._module.donations:  # of an order that can't be set, only the bound is of use
-            order, predicted = packed(self._module, problem, chosen, ranked[0][1], self.bound, self._until)
+            order, predicted = packed(
+                self._module, problem, chosen, ranked[0][1], int((1 + WORTH) * self.bound), self._until
+            )
             ranked.insert(0, (predicted, order, {**chosen, computation.id: problem.sequence(order)}))
         return [(sequences, predicted) for predicted, _, sequences in ranked]
 
