@@ -14,7 +14,7 @@ from ..hlo.module import Module, parse_module
 from ..program import Program
 from ..sizes import format_bytes
 from ..target import Target
-from .donated import compile_with_results, results_as_made
+from .donated import can_ask_otherwise, compile_with_results, results_as_made
 from .from_hlo import ComputationOrder, OrderingProblems
 from .hook import ordering
 from .pack import packed
@@ -105,10 +105,11 @@ def find_order(
     lowest = min(s.temp_bytes for s in confirmed)
     promising = [(order, predicted) for order, predicted in orders.ranked if predicted < (1 - WORTH) * lowest]
     if promising and module.donations:
-        progress("confirming an order by which donations are kept")
-        results = results_as_made(module, promising[0][0][module.entry_id])
-        steered = compile_with_results(program, results, module, build, target, MEMORY_OPTIMISED)
-        confirmed.append(Scheduled(STEERED, *steered))
+        if can_ask_otherwise(program, module):
+            progress("confirming an order by which donations are kept")
+            results = results_as_made(module, promising[0][0][module.entry_id])
+            steered = compile_with_results(program, results, module, build, target, MEMORY_OPTIMISED)
+            confirmed.append(Scheduled(STEERED, *steered))
     elif promising:
         progress(f"confirming {format_bytes(promising[0][1])} of temporaries, from {format_bytes(default.temp_bytes)}")
         confirmed += _confirmed(program, build, target, promising[:CONFIRMATIONS])
