@@ -11,7 +11,7 @@ import pytest
 from memscope.schedule import cpsat, solver
 from memscope.schedule.bound import Cuts, lower_bound
 from memscope.schedule.bracket import Bracket
-from memscope.schedule.exhaust import order_within
+from memscope.schedule.exhaust import Attempt, Search, first_to_tell
 from memscope.schedule.flow import SINK, SOURCE, UNCUT, Network
 from memscope.schedule.heuristics import bisect, depth_first, greedy
 from memscope.schedule.problem import Loan, OrderProblem, Storage
@@ -30,6 +30,10 @@ needs_ortools = pytest.mark.skipif(
 
 def soon() -> float:
     return time.monotonic() + 30
+
+
+def order_within(problem: OrderProblem, limit: int) -> Attempt:
+    return first_to_tell([Search(problem, limit, depth_first(problem))], soon())[1]
 
 
 def ladder(steps: int) -> OrderProblem:
@@ -103,20 +107,19 @@ def test_the_search_over_down_sets_is_exact(seed: int) -> None:
     problem = random_problem(Random(seed))
     optimum = least_peak(problem)
     for each in (problem, problem.reversed(), reduce(problem).problem, reduce(problem.reversed()).problem):
-        guide = depth_first(each)
-        found = order_within(each, optimum, guide, soon()).order
+        found = order_within(each, optimum).order
         assert found is not None
         assert each.is_order(found)
         assert each.peak(found) == optimum
         if optimum:
-            attempt = order_within(each, optimum - 1, guide, soon())
+            attempt = order_within(each, optimum - 1)
             assert attempt.order is None
             assert attempt.complete
 
 
 def test_a_search_that_runs_out_of_time_claims_nothing() -> None:
     problem = branches(6)
-    attempt = order_within(problem, 104, depth_first(problem), deadline=0)
+    _, attempt = first_to_tell([Search(problem, 104, depth_first(problem))], deadline=0)
     assert attempt.order is None
     assert not attempt.complete
 

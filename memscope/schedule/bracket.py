@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from . import solver
 from .bound import Cuts, lower_bound
-from .exhaust import order_within
+from .exhaust import Search, first_to_tell
 from .flow import UNCUT
 from .heuristics import bisect, depth_first, greedy
 from .problem import Order, OrderProblem
@@ -160,18 +160,20 @@ class Bracket:
         if tight is None:
             self._raise(limit)
             return False
-        for problem, turn in ((tight.problem, _same), (tight.problem.reversed(), _backwards)):
-            rest = reduce(problem)
-            guide = rest.restrict(turn(self.order))
-            attempt = order_within(rest.problem, limit, guide, self._until(effort))
-            if attempt.order is not None:
-                order = turn(rest.expand(attempt.order))
-                self.offer(order)
-                self.offer(bisect(self._cuts, order, self.lower, self._until(effort)))
-                return True
-            if attempt.complete:
-                self._raise(limit)
-                return False
+        # Time may run backwards: what is hard from one side is often easy from the other.
+        turns = (_same, _backwards)
+        rests = [reduce(problem) for problem in (tight.problem, tight.problem.reversed())]
+        guides = [rest.restrict(turn(self.order)) for rest, turn in zip(rests, turns, strict=True)]
+        searches = [Search(rest.problem, limit, guide) for rest, guide in zip(rests, guides, strict=True)]
+        which, attempt = first_to_tell(searches, self._until(2 * effort))
+        if attempt.order is not None:
+            order = turns[which](rests[which].expand(attempt.order))
+            self.offer(order)
+            self.offer(bisect(self._cuts, order, self.lower, self._until(effort)))
+            return True
+        if attempt.complete:
+            self._raise(limit)
+            return False
         self._tried[limit] = effort
         return None
 
