@@ -149,6 +149,11 @@ def _bitcast(site: Site) -> Expr:
     return call("lax.bitcast_convert_type", site.args[0], dtype_text(site.params["new_dtype"]))
 
 
+def _polynomial(site: Site) -> Expr:
+    x, *coefficients = site.args
+    return call("lax.polynomial", x, f"[{', '.join(c.text for c in coefficients)}]")
+
+
 _NUMPY = "exp exp2 expm1 log log2 log1p sin cos tan tanh sqrt floor ceil".split()
 _JNP = {name: unary(f"jnp.{name}") for name in _NUMPY}
 _LAX = """
@@ -185,7 +190,7 @@ ELEMENTWISE: dict[str, Template] = {
     "integer_pow": _integer_pow,
     "regularized_incomplete_beta": function("betainc"),
     "select_n": _select,
-    "polynomial": lambda site: call("lax.polynomial", site.args[0], f"[{', '.join(map(str, site.args[1:]))}]"),
+    "polynomial": _polynomial,
     "convert_element_type": _cast,
     "round": _round,
     "reduce_precision": _reduce_precision,
