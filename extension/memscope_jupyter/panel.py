@@ -28,7 +28,7 @@ from .words import button, framed, words
 
 TABS = ("Timeline", "Buffers", "Graph", "Rewrite", "Run", "Targets")
 GRAPH = TABS.index("Graph")
-TITLES = {"before": "as written", "after": "rewritten"}
+AS_WRITTEN = "as written"
 
 Bind = Callable[[str, Callable[..., Any]], None]
 Post = Callable[[Callable[[], None]], None]
@@ -165,10 +165,11 @@ class Panel:
     def _show_chart(self, state: State) -> None:
         assert state.profile is not None
         after, limit = state.rewritten, state.rewritten_limit
-        title = f"{TITLES['after']} for {format_bytes(limit)}" if limit else "lowest possible"
+        title = f"{state.change} for {format_bytes(limit)}" if limit else "lowest possible"
         self.chart.data = {
-            "before": chart_side(state.profile, "before", TITLES["before"]),
+            "before": chart_side(state.profile, "before", AS_WRITTEN),
             "after": chart_side(after, "after", title) if after else None,
+            "change": state.change,
             "selected": [self._side, self._selected],
             "fallback": chart_fallback(state.profile),
         }
@@ -178,7 +179,7 @@ class Panel:
         self.table.data = {
             "columns": columns(),
             "rows": shown,
-            "sides": list(TITLES.items()) if state.rewritten is not None else [],
+            "sides": [("before", AS_WRITTEN), ("after", state.change)] if state.rewritten is not None else [],
             "side": self._side,
             "empty": "no buffers",
             "note": note(shown),

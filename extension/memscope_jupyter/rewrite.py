@@ -28,6 +28,11 @@ def rewrite_html(plan: Plan | None) -> str:
     return f"<ul>{items}</ul>{_figures(plan)}"
 
 
+def change_word(plan: Plan) -> str:
+    """What a plan's function is beside the one as written."""
+    return "rewritten" if plan.loops or plan.moved or plan.simplified else "reordered"
+
+
 def source_html(name: str, source: str | None, plan: Plan | None) -> str:
     """The generated source, folded."""
     if not source:
@@ -65,7 +70,7 @@ def _at(source: str | None) -> str:
 
 def _simplified(plan: Plan) -> list[str]:
     return [
-        f"{array_text(gone.dtype, gone.shape)}, {format_bytes(gone.bytes)}, is not made at all{_at(gone.source)}: "
+        f"{array_text(gone.dtype, gone.shape)}{_at(gone.source)}, {format_bytes(gone.bytes)}, is not made at all: "
         f"{gone.why}."
         for gone in plan.simplified
     ]
@@ -111,7 +116,7 @@ def _figures(plan: Plan) -> str:
         ("time, estimated", "1x", f"about {plan.slowdown:.2g}x"),
         ("arithmetic, counted", "1x", f"{plan.extra_work:.2f}x"),
     ]
-    return figures_table(("", "as written", "rewritten"), rows)
+    return figures_table(("", "as written", change_word(plan)), rows)
 
 
 def accounted(plan: Plan, size: int) -> str:

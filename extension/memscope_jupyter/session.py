@@ -24,6 +24,7 @@ from memscope.reduced import reduced_arguments
 from memscope.sizes import format_bytes
 from memscope.target import Target, resolve
 
+from .rewrite import change_word
 from .state import Bound, Checked, Message, Refused, Stage, State, Tone, error_message
 from .worker import Stopped, Worker
 
@@ -126,7 +127,7 @@ class Session:
         self._set(message=None)
         self._submit(Stage.EXPORTING, lambda: self._export(path))
 
-    def compare(self, names: Sequence[str]) -> None:
+    def compare(self, names: Sequence[str | Target]) -> None:
         """Finds out what these targets make of the function, after the one that it is opened for."""
         places = dict.fromkeys([self.state.target, *map(resolve, names)])
         self._set(places=tuple(places), message=None)
@@ -365,7 +366,8 @@ def _plan_changes(plan: Plan) -> dict[str, Any]:
     """What a new plan changes in the state; its profile is made here, so that no view has to wait for it."""
     changes = {**_NO_PLAN, "plan": plan, "rewritten": None, "rewritten_limit": 0, "source": ""}
     if plan.changed:
-        changes |= {"rewritten": plan.profile, "rewritten_limit": plan.limit_bytes if plan.fits else 0, "source": None}
+        limit = plan.limit_bytes if plan.fits else 0
+        changes |= {"rewritten": plan.profile, "rewritten_limit": limit, "change": change_word(plan), "source": None}
     return changes
 
 

@@ -88,8 +88,8 @@ class State:
       limit: the limit asked for, in bytes; None until there is a profile.
       predicted: the point of the frontier that `limit` was judged by before it was planned for.
       plan: confirmed by XLA for `limit`; None while that is only predicted.
-      rewritten, rewritten_limit: the profile of the latest plan, and its limit, also while the next one is made; None
-        where nothing was rewritten, and 0 where it does not fit.
+      rewritten, rewritten_limit, change: the profile of the latest plan, its limit, and a word for what it did, also
+        while the next one is made; None where nothing was rewritten, and 0 where it does not fit.
       source, alternatives: the plan's Python source, and other axes and chunks; None until there was time for them.
       checked: the latest check, also while another plan is shown.
       bound: what was bound last, also while another plan is shown.
@@ -110,6 +110,7 @@ class State:
     plan: Plan | None = None
     rewritten: Profile | None = None
     rewritten_limit: int = 0
+    change: str = "rewritten"
     source: str | None = None
     alternatives: tuple[Alternative, ...] | None = None
     checked: Checked | None = None

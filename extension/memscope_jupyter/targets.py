@@ -23,10 +23,10 @@ ALL = tuple(DEVICES)
 # Label, whether it is a figure, whether it may take several lines.
 COLUMNS = (
     ("target", False, False),
-    ("a program may use", True, False),
-    ("peak as written", True, False),
+    ("may use", True, False),
+    ("peak", True, False),
     ("as written", False, False),
-    ("limit that would fit", True, False),
+    ("limit for it to fit", True, False),
     ("peak then", True, False),
     ("what it takes", False, True),
 )
@@ -95,10 +95,10 @@ def _refused(row: Refused) -> tuple[list[str], list[Any]]:
 def _known(row: Row) -> tuple[list[str], list[Any]]:
     peak, plan = format_bytes(row.peak_bytes), row.plan
     if plan is None:
-        return [peak, "fits", "", "", "nothing: it fits as written"], [row.peak_bytes, "fits", 0, 0, ""]
+        return [peak, "fits", "", "", ""], [row.peak_bytes, "fits", 0, 0, ""]
     lowest = format_bytes(plan.peak_bytes)
     limit = format_bytes(plan.limit_bytes) if plan.fits else "none"
-    takes = f"about {plan.slowdown:.2g}x the time (an estimate)" if plan.fits else _too_low(row)
+    takes = f"about {plan.slowdown:.2g}x the time, by estimate" if plan.fits else _too_low(row)
     cells = [peak, "does not fit", limit, lowest if plan.fits else "", takes]
     return cells, [row.peak_bytes, "does not fit", plan.limit_bytes, plan.peak_bytes, takes]
 

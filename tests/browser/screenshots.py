@@ -28,7 +28,7 @@ q, k, v = (rng.normal(size=(4, 1024, 32)).astype(np.float32) for _ in range(3))
     "%memsafe --limit 4MiB attention(q, k, v)",
     "%memsafe --limit 100KiB attention(q, k, v)",
 ]
-TABS = ("Timeline", "Buffers", "Graph", "Rewrite", "Run")
+TABS = ("Timeline", "Buffers", "Graph", "Rewrite", "Run", "Targets")
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 WIDTHS = {"wide": 1100, "narrow": 600}
 
@@ -45,6 +45,11 @@ def take(desk: Desk, folder: pathlib.Path) -> None:
     panel.locator(".ms-done").first.wait_for()
     panel.get_by_text("○ plans").wait_for()
     panel.get_by_role("button", name="Cancel", disabled=True).wait_for()
+    open_tab(panel, "Targets")
+    if (compare := panel.get_by_role("button", name="All 9 GPUs")).is_visible():  # XLA's GPU compiler is installed
+        compare.click()
+        panel.get_by_text("h200").wait_for()
+        panel.get_by_role("button", name="Cancel", disabled=True).wait_for()
     for theme, name in THEMES.items():
         desk.page.evaluate(f"() => window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{name}'}})")
         for size, width in WIDTHS.items():
