@@ -26,7 +26,7 @@ class TargetsTab:
         self.table = Table(self._on_table)
         self.usual = button(f"Compare {len(USUAL)} GPUs", lambda _: compare(USUAL), "primary")
         self.all = button(f"All {len(ALL)} GPUs", lambda _: compare(ALL))
-        buttons = ipywidgets.HBox([self.usual, self.all]).add_class("memscope-buttons")
+        buttons = ipywidgets.HBox([self.usual, self.all])
         buttons.layout.display = "none" if missing else ""
         self.root = ipywidgets.VBox([words(targets_html(name, missing)), self.table, buttons])
 

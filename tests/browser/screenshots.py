@@ -45,11 +45,7 @@ def take(desk: Desk, folder: pathlib.Path) -> None:
     panel.locator(".ms-done").first.wait_for()
     panel.get_by_text("○ plans").wait_for()
     panel.get_by_role("button", name="Cancel", disabled=True).wait_for()
-    open_tab(panel, "Targets")
-    if (compare := panel.get_by_role("button", name="All 9 GPUs")).is_visible():  # XLA's GPU compiler is installed
-        compare.click()
-        panel.get_by_text("h200").wait_for()
-        panel.get_by_role("button", name="Cancel", disabled=True).wait_for()
+    _compare(panel)
     for theme, name in THEMES.items():
         desk.page.evaluate(f"() => window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{name}'}})")
         for size, width in WIDTHS.items():
@@ -58,6 +54,17 @@ def take(desk: Desk, folder: pathlib.Path) -> None:
     desk.run(2)
     desk.panel(1).locator("[data-drawn]").wait_for()
     desk.panel(1).screenshot(path=folder / "does-not-fit.png")
+
+
+def _compare(panel: Locator) -> None:
+    """Fills the tab Targets, where XLA's GPU compiler is installed."""
+    open_tab(panel, "Targets")
+    every = panel.get_by_role("button", name="All")
+    if every.is_visible():
+        every.click()
+        panel.get_by_text("waiting", exact=True).first.wait_for()
+        panel.get_by_text("waiting", exact=True).first.wait_for(state="detached")
+        panel.get_by_role("button", name="Cancel", disabled=True).wait_for()
 
 
 def _take_tabs(desk: Desk, panel: Locator, stem: pathlib.Path) -> None:
