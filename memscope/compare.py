@@ -8,7 +8,10 @@ from typing import Any
 
 from ._jax_private import api_boundary
 from .errors import ArgumentError
-from .plan import Plan, request_plan
+from .plan import Plan, Request, request_plan
+from .profile import Buffer
+from .reasons import blockers
+from .search import Search
 from .target import Target, resolve
 from .trace import check_keywords
 
@@ -22,12 +25,14 @@ class Row:
       peak_bytes: of the function as written, by XLA's compiler for that target.
       fits: as written.
       plan: what makes it fit, or comes nearest, where it does not fit as written; else None.
+      blockers: where nothing fits, the buffers that hold the lowest peak, largest first, each with why it can't shrink.
     """
 
     target: Target
     peak_bytes: int
     fits: bool
     plan: Plan | None = dataclasses.field(repr=False)
+    blockers: tuple[tuple[Buffer, str], ...] = dataclasses.field(default=(), repr=False)
 
     @property
     def capacity_bytes(self) -> int:
@@ -125,20 +130,32 @@ def compare(
         raise ArgumentError("targets is a list of names, as in targets=['t4', 'a100-40gb'].")
     places = [resolve(target) for target in targets]
     options = {"static_argnums": static_argnums, "static_argnames": static_argnames, "donate_argnums": donate_argnums}
-    rows = [_row(fn, args, kwargs, place, progress, options) for place in places]
-    return Comparison(rows[0][0], tuple(row for _, row in rows))
+    traced: dict[str, Request] = {}
+    rows = []
+    for place in places:
+        if place.platform not in traced:
+            traced[place.platform] = request_plan(fn, args, kwargs, target=place, progress=progress, **options)
+        rows.append(row_of(on_target(traced[place.platform], place, progress)))
+    return Comparison(next(iter(traced.values())).search.program.name, tuple(rows))
 
 
-def _row(
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    place: Target,
-    progress: Callable[[str], None] | None,
-    options: dict[str, Any],
-) -> tuple[str, Row]:
-    request = request_plan(fn, args, kwargs, target=place, progress=progress, **options)
+def on_target(request: Request, place: Target, progress: Callable[[str], None] | None) -> Request:
+    """The same call on another target of the same platform: it need not be traced again."""
+    if request.search.target == place:
+        return request
+    search = Search(request.search.program, place, progress or (lambda line: None))
+    return dataclasses.replace(request, search=search)
+
+
+def row_of(request: Request) -> Row:
+    """What the target of a request makes of its function: compiles it, and looks for what fits where it does not.
+
+    Raises:
+      TargetError: it can't be compiled for that target.
+    """
+    place = request.search.target
     peak = request.search.original.peak_bytes
     fits = request.search.as_written(place.capacity_bytes) is not None
     plan = None if fits else request.plan(place.capacity_bytes, best_effort=True)
-    return request.search.program.name, Row(place, peak, fits, plan)
+    held = () if plan is None or plan.fits else blockers(plan.program, plan.profile, request.search.hindrances())
+    return Row(place, peak, fits, plan, held)

@@ -290,6 +290,7 @@ def test_a_limit_that_can_not_be_met_is_text(run: Run, shell: InteractiveShell) 
         ("%memsafe knn(q)", "missing a required argument: 'x'"),
         ("%memsafe knn(q, [object()])", "which is no JAX type"),
         ("%memsafe -r -l 30% knn(jax.ShapeDtypeStruct((1000, 16), 'float32'), x)", "--run needs values"),
+        ("%memsafe -r -l 30% --target t4 knn(q, x)", "--run runs nothing on a GPU that is not here"),
         ("%memsafe jax.jit(knn)(q, x, limit=3)", "functools.partial(knn, limit=...)"),
         ("%%memsafe\n# before = 5\n", "the last expression here is missing"),
         ("%%memsafe\ny = knn(q, x)\n", "the assignment 'y = knn(q, x)', not a call"),

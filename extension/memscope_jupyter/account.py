@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memscope import Plan, Point, Profile
-from memscope.report.text import build_notes
+from memscope.report.text import build_notes, uncounted
 from memscope.sizes import format_bytes
 
 from .state import State
@@ -17,7 +17,7 @@ def account_notes(state: State) -> list[str]:
     profile, plan = state.profile, state.plan
     if profile is None or plan is None:
         return []
-    said = _of_plan(plan, profile)
+    said = [*_of_plan(plan, profile), *_uncounted(plan.profile if plan.changed else profile)]
     if state.predicted is not None:
         said += _other_build(plan, state.predicted)
     return said
@@ -28,6 +28,10 @@ def _of_plan(plan: Plan, profile: Profile) -> list[str]:
         return [_bound(plan, profile)]
     as_written = [] if plan.changed else build_notes(profile)
     return [". ".join(note[:1].upper() + note[1:] for note in as_written) + "."] if as_written else []
+
+
+def _uncounted(profile: Profile) -> list[str]:
+    return [f"{note[:1].upper()}{note[1:]}." for note in uncounted(profile.uncounted)]
 
 
 def _bound(plan: Plan, profile: Profile) -> str:

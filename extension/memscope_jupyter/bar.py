@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memscope import Plan
+from memscope import Plan, Target
 from memscope.sizes import format_bytes
 
 from .account import account_notes
@@ -17,7 +17,8 @@ def bar_data(state: State) -> dict[str, Any]:
     assert profile is not None
     return {
         "name": state.name,
-        "target": state.target.name,
+        "place": _place(state.target),
+        "placeNote": state.target.capacity_note,
         "capacity": state.target.capacity_bytes,
         "today": profile.peak_bytes,
         "held": profile.argument_bytes + profile.output_bytes - profile.alias_bytes,
@@ -31,14 +32,27 @@ def bar_data(state: State) -> dict[str, Any]:
     }
 
 
+def _place(target: Target) -> str:
+    """Where it will run, and what a program may use there."""
+    if target.memory_bytes is None:
+        return f"{target.name} ({format_bytes(target.capacity_bytes)})"
+    capacity, memory = format_bytes(target.capacity_bytes), format_bytes(target.memory_bytes)
+    return f"{target.name} (a program may use {capacity} of its {memory})"
+
+
 def _scale_note(state: State) -> str:
     """What the marks on the slider are."""
     if state.stage is Stage.EXPLORING:
         return "planning"
     capacity, profile = state.target.capacity_bytes, state.profile
     inside = profile is not None and capacity < profile.peak_bytes
-    marks = [f"\u2016 {state.target.name} holds {format_bytes(capacity)}"] if inside else []
+    marks = [f"\u2016 {_holds(state.target)}"] if inside else []
     return ", ".join([*(["\u25cb plans"] if len(state.points) > 1 else []), *marks])
+
+
+def _holds(target: Target) -> str:
+    capacity = format_bytes(target.capacity_bytes)
+    return f"{target.name} {'holds' if target.memory_bytes is None else 'lets a program use'} {capacity}"
 
 
 def _confirmed(plan: Plan, notes: list[str]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from memscope.call import Call, user_traceback
 from memscope.errors import ExportError, LimitError, TargetError
 from memscope.options import Options, UsageError, add_options, add_rewrite_options, read_options
 from memscope.sizes import is_unit
+from memscope.target import resolve
 
 from .cell import read_cell, read_line, run_cell
 from .display import Report
@@ -105,6 +106,10 @@ class MemscopeMagics(Magics):
     def _debug(self, call: Call, options: Options) -> Any:
         if options.run and call.abstract:
             raise UsageError("--run needs values, and a ShapeDtypeStruct has none: call it with arrays.")
+        if options.run and not resolve(options.target).is_here:
+            raise UsageError(
+                f"--run runs nothing on a GPU that is not here: use --export, and run it on {options.target}."
+            )
         if not options.quiet and can_open(self.shell):
             from .opening import open_panel
 

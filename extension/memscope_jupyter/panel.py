@@ -20,14 +20,15 @@ from .run import run_html
 from .session import Session
 from .source import excerpt, files_of, line_text
 from .state import Message, Stage, State, Tone, error_message
-from .status import status_data
+from .status import how_to_call, status_data
+from .targets_tab import TargetsTab
 from .timeline import chart_fallback, chart_side, describe
 from .view import LimitBar, SourceView, StatusView, Table, TimelineView
 from .words import button, framed, words
 
-TABS = ("Timeline", "Buffers", "Graph", "Rewrite", "Run")
+TABS = ("Timeline", "Buffers", "Graph", "Rewrite", "Run", "Targets")
 GRAPH = TABS.index("Graph")
-TITLES = {"before": "as written", "after": "rewritten"}
+AS_WRITTEN = "as written"
 
 Bind = Callable[[str, Callable[..., Any]], None]
 Post = Callable[[Callable[[], None]], None]
@@ -98,6 +99,7 @@ class Panel:
         self.rewrite = RewriteTab(session.instead)
         self.graph = GraphTab(self._on_graph, lambda source: line_text(source, self._files))
         self._run = words()
+        self.targets = TargetsTab(session.state.name, session.compare)
         self.status = StatusView(self._on_status)
         self.apply = button(f"Apply as {self._name}", self._on_apply, "primary")
         self.check = button("Run and check", self._on_check)
@@ -110,7 +112,7 @@ class Panel:
         self._link = ipywidgets.jslink((self.bar, "preview"), (self.chart, "limit"))
 
     def _composed(self) -> ipywidgets.VBox:
-        pages = [self.chart, self.table, self.graph.root, self.rewrite.root, self._run]
+        pages = [self.chart, self.table, self.graph.root, self.rewrite.root, self._run, self.targets.root]
         self.tabs = ipywidgets.Tab(pages, titles=TABS)
         self.tabs.observe(self._on_tab, "selected_index")
         buttons = ipywidgets.HBox([self.apply, self.check, self.file, self.export, self.cancel, self.closing])
@@ -144,8 +146,9 @@ class Panel:
         if (state.profile, state.rewritten) != (old.profile, old.rewritten):
             self._show_profiles(state)
         self.rewrite.show(state, old)
+        self.targets.show(state, old)
         if state.checked is not old.checked or state.plan is not old.plan:
-            self._run.value = framed(run_html(state.plan, state.checked, self._abstract))
+            self._run.value = framed(run_html(state, self._abstract))
         self.status.data = status_data(state)
         self._enable(state)
 
@@ -162,10 +165,11 @@ class Panel:
     def _show_chart(self, state: State) -> None:
         assert state.profile is not None
         after, limit = state.rewritten, state.rewritten_limit
-        title = f"{TITLES['after']} for {format_bytes(limit)}" if limit else "lowest possible"
+        title = f"{state.change} for {format_bytes(limit)}" if limit else "lowest possible"
         self.chart.data = {
-            "before": chart_side(state.profile, "before", TITLES["before"]),
+            "before": chart_side(state.profile, "before", AS_WRITTEN),
             "after": chart_side(after, "after", title) if after else None,
+            "change": state.change,
             "selected": [self._side, self._selected],
             "fallback": chart_fallback(state.profile),
         }
@@ -175,7 +179,7 @@ class Panel:
         self.table.data = {
             "columns": columns(),
             "rows": shown,
-            "sides": list(TITLES.items()) if state.rewritten is not None else [],
+            "sides": [("before", AS_WRITTEN), ("after", state.change)] if state.rewritten is not None else [],
             "side": self._side,
             "empty": "no buffers",
             "note": note(shown),
@@ -208,7 +212,7 @@ class Panel:
         free = not state.busy or state.stage is Stage.EXPLORING
         self.apply.disabled = not (confirmed and free)
         self.export.disabled = not (confirmed and free)
-        self.check.disabled = not (confirmed and free) or self._abstract
+        self.check.disabled = not (confirmed and free and state.target.is_here) or self._abstract
         self.cancel.disabled = not state.busy
 
     @property
@@ -295,7 +299,7 @@ class Panel:
         if session is not None and plan is not None:
             self._bind(self._name, plan.fn)
             session.bound(self._name, plan)
-            session.say(Message(f"Call {self._name} as you call {self._latest.name}.", tone=Tone.DONE))
+            session.say(Message(how_to_call(self._name, self._latest), tone=Tone.DONE))
             self._settled(self._latest, False)
             self.apply.focus()
 

@@ -20,7 +20,7 @@ def rewrite_html(plan: Plan | None) -> str:
     if not plan.changed:
         return (
             f"<p>{escape(plan.program.name)} fits this limit as it is written: nothing is rewritten.</p>"
-            "<p>Drag the limit to the left, and this tab says what would be computed in chunks to get there.</p>"
+            "<p>Drag the limit to the left, and this tab says what it would take to get there.</p>"
         )
     loops = (sentence for loop in plan.loops for sentence in _loop(loop))
     sentences = [*_in_order(plan), *_simplified(plan), *_moved(plan), *loops, _cost(plan)]
@@ -28,12 +28,19 @@ def rewrite_html(plan: Plan | None) -> str:
     return f"<ul>{items}</ul>{_figures(plan)}"
 
 
-def source_html(name: str, source: str | None) -> str:
+def change_word(plan: Plan) -> str:
+    """What a plan's function is beside the one as written."""
+    return "rewritten" if plan.loops or plan.moved or plan.simplified else "reordered"
+
+
+def source_html(name: str, source: str | None, plan: Plan | None) -> str:
     """The generated source, folded."""
     if not source:
         return ""
+    ordered = plan is not None and plan.scheduled_by is not None
+    without = ", without the order of its instructions, which source can't hold" if ordered else ""
     return (
-        f"<details><summary>The source of {escape(name)}_safe, which needs JAX alone</summary>"
+        f"<details><summary>The source of {escape(name)}_safe, which needs JAX alone{without}</summary>"
         f"<pre>{escape(source)}</pre></details>"
     )
 
@@ -63,7 +70,7 @@ def _at(source: str | None) -> str:
 
 def _simplified(plan: Plan) -> list[str]:
     return [
-        f"{array_text(gone.dtype, gone.shape)}, {format_bytes(gone.bytes)}, is not made at all{_at(gone.source)}: "
+        f"{array_text(gone.dtype, gone.shape)}{_at(gone.source)}, {format_bytes(gone.bytes)}, is not made at all: "
         f"{gone.why}."
         for gone in plan.simplified
     ]
@@ -89,6 +96,8 @@ def _moved(plan: Plan) -> list[str]:
 
 
 def _cost(plan: Plan) -> str:
+    if not plan.loops and f"{plan.slowdown:.2g}" == "1" and f"{plan.extra_work:.2f}" == "1.00":
+        return "It takes the time of before (an estimate), and the same arithmetic (counted)."
     return (
         f"It takes about {plan.slowdown:.2g}x the time of before (an estimate), for {plan.extra_work:.2f}x the "
         "arithmetic (counted)."
@@ -107,7 +116,7 @@ def _figures(plan: Plan) -> str:
         ("time, estimated", "1x", f"about {plan.slowdown:.2g}x"),
         ("arithmetic, counted", "1x", f"{plan.extra_work:.2f}x"),
     ]
-    return figures_table(("", "as written", "rewritten"), rows)
+    return figures_table(("", "as written", change_word(plan)), rows)
 
 
 def accounted(plan: Plan, size: int) -> str:

@@ -14,8 +14,10 @@ from .state import Stage, State
 from .view import Table
 from .words import button, framed, words
 
-TITLE = """\
-<h4>Other axes and chunks</h4>
+TITLES = {True: "Other axes and chunks", False: "Chunks instead"}
+"""By whether the plan itself computes anything in chunks."""
+
+EXPLAINED = """\
 <p>Peaks marked \u2713 are XLA's account; the others are predicted until you choose one and XLA compiles it.</p>"""
 
 
@@ -29,10 +31,10 @@ class RewriteTab:
     def __init__(self, use: Callable[[Alternative], None]) -> None:
         self._use = use
         self._offered: tuple[Alternative, ...] = ()
-        self._what, self._code = words(), words()
+        self._what, self._title, self._code = words(), words(), words()
         self.table = Table(self._on_table)
         self.button = button("Compile this way", self._on_button, disabled=True)
-        self._others = ipywidgets.VBox([words(TITLE), self.table, self.button])
+        self._others = ipywidgets.VBox([self._title, self.table, self.button])
         self.root = ipywidgets.VBox([self._what, self._others, self._code])
         self._free = True
 
@@ -50,7 +52,8 @@ class RewriteTab:
         plan = state.plan
         self._offered = state.alternatives or ()
         self._what.value = framed(rewrite_html(plan))
-        self._code.value = framed(source_html(state.name, state.source))
+        self._title.value = framed(f"<h4>{TITLES[plan is not None and bool(plan.loops)]}</h4>{EXPLAINED}")
+        self._code.value = framed(source_html(state.name, state.source, plan))
         rows = alternative_rows(plan, self._offered) if plan is not None else []
         columns = alternative_columns() if rows else []
         self.table.data = {"columns": columns, "rows": rows, "sides": [], "side": "", "empty": "", "note": ""}

@@ -9,17 +9,23 @@ from memscope.lines import format_seconds
 from memscope.sizes import format_bytes
 
 from .rewrite import accounted, figures_table
-from .state import Checked
+from .state import State
 
 
-def run_html(plan: Plan | None, checked: Checked | None, abstract: bool) -> str:
+def run_html(state: State, abstract: bool) -> str:
     """What the tab says at any time; the last result stays, with the limit it is for.
 
     Args:
-      plan: the one on show; None while the next one is made.
-      checked: the latest check, which may be one of another plan.
+      state: its plan is the one on show, None while the next one is made; its latest check may be one of another plan.
       abstract: there are no values to run on.
     """
+    checked = state.checked
+    if not state.target.is_here:
+        place = escape(state.target.name)
+        return (
+            f"<p>{escape(state.name)} can't run here, as no {place} is attached: export it and run it on that GPU, or "
+            "open it with <code>%memsafe --target cpu</code> to check values on this machine.</p>"
+        )
     if abstract:
         return (
             "<p>This call was given shapes without values, so there is nothing to run.</p>"
@@ -33,7 +39,7 @@ def run_html(plan: Plan | None, checked: Checked | None, abstract: bool) -> str:
     check = checked.check
     tone = "ms-done" if check.ok else "ms-error"
     return (
-        f'{_whose(checked.plan, plan)}<p class="{tone}">{_verdict(check)}</p><p>{escape(_how(check))}</p>'
+        f'{_whose(checked.plan, state.plan)}<p class="{tone}">{_verdict(check)}</p><p>{escape(_how(check))}</p>'
         f"{_figures(checked.plan, check)}"
     )
 

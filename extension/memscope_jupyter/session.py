@@ -7,23 +7,25 @@ import dataclasses
 import itertools
 import pathlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from memscope import Alternative, Check, LimitError, Plan
 from memscope.call import Call
 from memscope.check import original_fits
-from memscope.errors import ExportError
+from memscope.compare import Row, on_target, row_of
+from memscope.errors import ExportError, TargetError
 from memscope.frontier import floor_plan, frontier_limits, point_of
 from memscope.options import Options, writable_path
 from memscope.plan import Request, limit_bytes
 from memscope.program import Program
 from memscope.reduced import reduced_arguments
 from memscope.sizes import format_bytes
-from memscope.target import resolve
+from memscope.target import Target, resolve
 
-from .state import Bound, Checked, Message, Stage, State, Tone, error_message
+from .rewrite import change_word
+from .state import Bound, Checked, Message, Refused, Stage, State, Tone, error_message
 from .worker import Stopped, Worker
 
 NAP = 0.02
@@ -46,6 +48,7 @@ class Session:
         self._call: Call | None = call
         self._options = options
         self._request: Request | None = None
+        self._traced: dict[str, Request] = {}
         self._floor: Plan | None = None
         self._exploring = False
         self._worker = Worker(f"memscope: {call.name}")
@@ -124,6 +127,12 @@ class Session:
         self._set(message=None)
         self._submit(Stage.EXPORTING, lambda: self._export(path))
 
+    def compare(self, names: Sequence[str | Target]) -> None:
+        """Finds out what these targets make of the function, after the one that it is opened for."""
+        places = dict.fromkeys([self.state.target, *map(resolve, names)])
+        self._set(places=tuple(places), message=None)
+        self._submit(Stage.COMPARING, self._compare)
+
     def bound(self, name: str, plan: Plan) -> None:
         """Takes note that a name in the notebook stands for this plan's function now."""
         self._set(bound=Bound(name, plan.limit_bytes, plan.peak_bytes, plan.bounded))
@@ -153,6 +162,7 @@ class Session:
         with self._changing:
             self._worker.close()
             self._call = self._request = self._floor = None
+            self._traced.clear()
             self._publish(State(name=self.state.name, target=self.state.target, stage=Stage.CLOSED))
             self._listeners.clear()
 
@@ -218,7 +228,33 @@ class Session:
             self._set(message=error_message(error, next_step))
             return
         kept = "" if path == wanted else f"{wanted} was there already and is kept."
-        self._set(message=Message(f"Written to {path}.", kept, Tone.DONE))
+        said = " ".join(filter(None, [kept, _written_instead(plan, path)]))
+        self._set(message=Message(f"Written to {path}.", said, Tone.DONE))
+
+    def _compare(self) -> None:
+        places = self.state.places
+        for number, place in enumerate(places, 1):
+            if place.name not in self.state.compared:
+                row = self._row(place, f"{place.name}, {number} of {len(places)}")
+                self._set(compared={**self.state.compared, place.name: row})
+
+    def _row(self, place: Target, doing: str) -> Row | Refused:
+        self._set(line=f"comparing: {doing}")
+        try:
+            return row_of(self._request_on(place, lambda line: self._progress(f"{doing}: {line}")))
+        except TargetError as error:
+            return Refused(place, str(error).partition("\n")[0])
+
+    def _request_on(self, place: Target, progress: Callable[[str], None]) -> Request:
+        """The call on another target; a platform has it traced once."""
+        own = self._needed()
+        if place.platform == own.search.target.platform:
+            return on_target(own, place, progress)
+        if place.platform not in self._traced:
+            assert self._call is not None
+            there = dataclasses.replace(self._options, target=place.name)
+            self._traced[place.platform] = self._call.request(there, progress)
+        return on_target(self._traced[place.platform], place, progress)
 
     # What can wait, on the worker's thread.
 
@@ -330,7 +366,8 @@ def _plan_changes(plan: Plan) -> dict[str, Any]:
     """What a new plan changes in the state; its profile is made here, so that no view has to wait for it."""
     changes = {**_NO_PLAN, "plan": plan, "rewritten": None, "rewritten_limit": 0, "source": ""}
     if plan.changed:
-        changes |= {"rewritten": plan.profile, "rewritten_limit": plan.limit_bytes if plan.fits else 0, "source": None}
+        limit = plan.limit_bytes if plan.fits else 0
+        changes |= {"rewritten": plan.profile, "rewritten_limit": limit, "change": change_word(plan), "source": None}
     return changes
 
 
@@ -344,6 +381,14 @@ def _compared(plan: Plan, call: Call) -> Check:
         except Exception:  # the function need not take them: then the rewritten one is run alone, and the check says so
             pass
     return plan.check(*call.args, **call.kwargs)
+
+
+def _written_instead(plan: Plan, path: pathlib.Path) -> str:
+    """What a file holds in place of an order of instructions."""
+    if plan.portable is plan:
+        return ""
+    peak = format_bytes(plan.portable.peak_bytes)
+    return f"No {path.suffix} file can hold an order of instructions: what is in this one peaks at {peak}."
 
 
 def free_path(path: pathlib.Path) -> pathlib.Path:

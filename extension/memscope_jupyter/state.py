@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Mapping, Sequence
 
-from memscope import Alternative, Check, Plan, Point, Profile, Target
+from memscope import Alternative, Buffer, Check, Plan, Point, Profile, Target
+from memscope.compare import Row
 from memscope.errors import LimitError
 from memscope.sizes import format_bytes
 
@@ -19,6 +21,7 @@ class Stage(enum.Enum):
     PLANNING = "planning"
     CHECKING = "checking"
     EXPORTING = "exporting"
+    COMPARING = "comparing"
     IDLE = "idle"
     CLOSED = "closed"
 
@@ -64,6 +67,14 @@ class Checked:
     plan: Plan
 
 
+@dataclasses.dataclass(frozen=True)
+class Refused:
+    """A target that the function can't be compiled for, and why, in one sentence."""
+
+    target: Target
+    why: str
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class State:
     """One moment of a session.
@@ -77,11 +88,13 @@ class State:
       limit: the limit asked for, in bytes; None until there is a profile.
       predicted: the point of the frontier that `limit` was judged by before it was planned for.
       plan: confirmed by XLA for `limit`; None while that is only predicted.
-      rewritten, rewritten_limit: the profile of the latest plan, and its limit, also while the next one is made; None
-        where nothing was rewritten, and 0 where it does not fit.
+      rewritten, rewritten_limit, change: the profile of the latest plan, its limit, and a word for what it did, also
+        while the next one is made; None where nothing was rewritten, and 0 where it does not fit.
       source, alternatives: the plan's Python source, and other axes and chunks; None until there was time for them.
       checked: the latest check, also while another plan is shown.
       bound: what was bound last, also while another plan is shown.
+      places: the targets that a comparison was asked for, in the order of the table.
+      compared: what is known of them so far, by name.
       message: the latest news.
     """
 
@@ -97,10 +110,13 @@ class State:
     plan: Plan | None = None
     rewritten: Profile | None = None
     rewritten_limit: int = 0
+    change: str = "rewritten"
     source: str | None = None
     alternatives: tuple[Alternative, ...] | None = None
     checked: Checked | None = None
     bound: Bound | None = None
+    places: tuple[Target, ...] = ()
+    compared: Mapping[str, Row | Refused] = dataclasses.field(default_factory=dict)
     message: Message | None = None
 
     @property
@@ -128,13 +144,17 @@ def error_message(error: BaseException, otherwise: str = "Choose another limit, 
     return Message(sentence, next_step, Tone.ERROR)
 
 
+def held_by(blockers: Sequence[tuple[Buffer, str]]) -> str:
+    """What keeps a lowest peak up, as the end of a sentence; "" where nothing is known to."""
+    if not blockers:
+        return ""
+    buffer, reason = blockers[0]
+    at = f" at {buffer.source}" if buffer.source else ""
+    what = f"argument {buffer.name}" if buffer.kind == "argument" else buffer.op
+    return f", where {format_bytes(buffer.bytes)} of {what}{at} stay: {reason}"
+
+
 def _cant_fit(error: LimitError) -> Message:
     first = str(error).partition(" (")[0]
-    held = ""
-    if error.blockers:
-        buffer, reason = error.blockers[0]
-        at = f" at {buffer.source}" if buffer.source else ""
-        what = f"argument {buffer.name}" if buffer.kind == "argument" else buffer.op
-        held = f", where {format_bytes(buffer.bytes)} of {what}{at} stay: {reason}"
     lowest = format_bytes(error.floor_bytes)
-    return Message(f"{first}{held}.", f"Raise the limit to {lowest} or more.", Tone.ERROR)
+    return Message(f"{first}{held_by(error.blockers)}.", f"Raise the limit to {lowest} or more.", Tone.ERROR)

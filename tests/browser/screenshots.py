@@ -28,7 +28,7 @@ q, k, v = (rng.normal(size=(4, 1024, 32)).astype(np.float32) for _ in range(3))
     "%memsafe --limit 4MiB attention(q, k, v)",
     "%memsafe --limit 100KiB attention(q, k, v)",
 ]
-TABS = ("Timeline", "Buffers", "Graph", "Rewrite", "Run")
+TABS = ("Timeline", "Buffers", "Graph", "Rewrite", "Run", "Targets")
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 WIDTHS = {"wide": 1100, "narrow": 600}
 
@@ -45,6 +45,7 @@ def take(desk: Desk, folder: pathlib.Path) -> None:
     panel.locator(".ms-done").first.wait_for()
     panel.get_by_text("○ plans").wait_for()
     panel.get_by_role("button", name="Cancel", disabled=True).wait_for()
+    _compare(panel)
     for theme, name in THEMES.items():
         desk.page.evaluate(f"() => window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{name}'}})")
         for size, width in WIDTHS.items():
@@ -53,6 +54,17 @@ def take(desk: Desk, folder: pathlib.Path) -> None:
     desk.run(2)
     desk.panel(1).locator("[data-drawn]").wait_for()
     desk.panel(1).screenshot(path=folder / "does-not-fit.png")
+
+
+def _compare(panel: Locator) -> None:
+    """Fills the tab Targets, where XLA's GPU compiler is installed."""
+    open_tab(panel, "Targets")
+    every = panel.get_by_role("button", name="All")
+    if every.is_visible():
+        every.click()
+        panel.get_by_text("waiting", exact=True).first.wait_for()
+        panel.get_by_text("waiting", exact=True).first.wait_for(state="detached")
+        panel.get_by_role("button", name="Cancel", disabled=True).wait_for()
 
 
 def _take_tabs(desk: Desk, panel: Locator, stem: pathlib.Path) -> None:

@@ -197,7 +197,7 @@ def test_the_table_sorts_and_filters(panel: Locator) -> None:
 def test_a_narrow_window_cuts_nothing_off(panel: Locator, desk: Desk) -> None:
     desk.page.set_viewport_size({"width": 600, "height": 1150})
     try:
-        for tab in ("Buffers", "Rewrite", "Run", "Timeline"):
+        for tab in ("Buffers", "Rewrite", "Run", "Targets", "Timeline"):
             open_tab(panel, tab)
             assert panel.evaluate("frame => frame.scrollWidth <= frame.clientWidth")
         for shown in (".ms-how", ".ms-typed", ".ms-verdict", ".memscope-buttons button:last-child"):

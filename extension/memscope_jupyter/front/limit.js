@@ -76,7 +76,8 @@ function makeHeader() {
     const same = view.peak === null || (view.peak === data.today && !view.bounded);
     const after = same ? "" : ` → ${most}${formatBytes(view.peak)}`;
     name.textContent = data.name;
-    place.textContent = ` on ${data.target} (${formatBytes(data.capacity)})`;
+    place.textContent = ` on ${data.place}`;
+    place.title = data.placeNote;
     peak.textContent = `peak ${formatBytes(data.today)}${after}`;
     fits.textContent = verdict(view.fits);
     time.textContent = timeText(view);

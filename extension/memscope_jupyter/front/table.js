@@ -39,7 +39,7 @@ function render({ model, el }) {
     const text = row.cells[k];
     const content = column.code ? make("code", {}, text) : text;
     const key = k === 0 && row.colour ? make("span", { class: "ms-key", style: `background:${row.colour}` }) : null;
-    return make("td", { class: column.numeric ? "ms-n" : null }, key, content);
+    return make("td", { class: column.numeric ? "ms-n" : column.wide ? "ms-wide" : null }, key, content);
   };
 
   const line = (row) => {

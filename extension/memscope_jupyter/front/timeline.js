@@ -159,7 +159,7 @@ function render({ model, el }) {
   const drawLegend = (data) => {
     legend.replaceChildren(...sidesOf(data).flatMap((side) => {
       const keys = side.bands.filter((band) => band.ids.length > 0).map((band) => key(side, band, data.selected));
-      return [make("span", {}, side.side === "before" ? "as written" : "rewritten"), make("div", {}, ...keys)];
+      return [make("span", {}, side.side === "before" ? "as written" : data.change), make("div", {}, ...keys)];
     }));
   };
 
