@@ -26,6 +26,7 @@ from .library import suits_library
 from .machine import machine_of
 from .program import Program, nbytes
 from .reasons import Hindrance, hindrances
+from .recompute import Recomputation, Recomputed, most_held, recomputations
 from .schedule.search import find_order, temporaries_at_least
 from .sizes import format_bytes
 from .stream import Fold, LoopPlan, rewrite
@@ -79,6 +80,10 @@ MARGIN = 0.97
 MUCH_FASTER, HOPE = 1.3, 2.0
 """How much faster a candidate has to look to be compiled though it should take up to so many times the limit."""
 
+
+MUCH_SLOWER = 1.5
+"""How many times as long loops have to be estimated to take for computing some of it twice to be tried as well."""
+
 ORDER_HOPE = 1.3
 """Up to how many times the limit an order of our own is estimated to take and is compiled all the same."""
 
@@ -92,6 +97,7 @@ class Candidate:
       bodies: what loops and branches of the program have got as their bodies.
       moved: what is made inside them now.
       simplified: what is not made any more.
+      recomputed: what is dropped and made again later.
       program: what its eqns are the eqns of, where that is not the program that was searched.
       order: the order that its eqns are kept in by barriers, where it is not XLA's.
       scheduled_by: whose order its HLO instructions run in, where it is not XLA's default.
@@ -105,6 +111,7 @@ class Candidate:
     bodies: tuple[Candidate, ...] = ()
     moved: tuple[Moved, ...] = ()
     simplified: tuple[Simplification, ...] = ()
+    recomputed: tuple[Recomputed, ...] = ()
     program: Program | None = None
     order: Ordering | None = None
     scheduled_by: str | None = None
@@ -176,6 +183,7 @@ class Search:
         self.progress = progress
         self._hopeless_below = 0
         self._nests: dict[Candidate, Search] = {}
+        self._twice: dict[Recomputation, Search] = {}
         self._outer: dict[tuple[tuple[Place, Candidate], ...], Search] = {}
         self._confirmed: dict[tuple[Candidate, Build], Found] = {}
         self._by_chunks: dict[tuple[Structure, Form, tuple[tuple[LoopPlan, int], ...]], Candidate] = {}
@@ -244,16 +252,17 @@ class Search:
         if self._simpler is not None:
             simpler, fits = self._simpler.run(limit, portable)
             return self._with_simplified(simpler), fits
-        return self._rewritten(limit)
+        return self._rewritten(limit, portable)
 
-    def _rewritten(self, limit: int) -> tuple[Found, bool]:
-        """The same by loops alone."""
+    def _rewritten(self, limit: int, portable: bool) -> tuple[Found, bool]:
+        """The same by loops, or where those don't do by computing some of it twice."""
         if "floor" in self.__dict__ and self.floor.peak_bytes > limit:
             return self.floor, False
         best, fits = self._descend(limit)
         if fits:
-            return self._fastest_known(best, limit), True
-        for way in (self._inside, self._nested):
+            best = self._fastest_known(best, limit)
+            return self._faster_twice(best, limit, portable) or best, True
+        for way in (self._inside, functools.partial(self._recomputed, portable=portable), self._nested):
             found = way(limit)
             if found is not None and found.peak_bytes <= limit:
                 return found, True
@@ -277,7 +286,8 @@ class Search:
         if self._simpler is not None:
             return self._with_simplified(self._simpler.floor)
         lowest, _ = self._descend(1)
-        others = [found for way in (self._inside, self._nested) if (found := way(1)) is not None]
+        ways = (self._inside, self._recomputed, self._nested)
+        others = [found for way in ways if (found := way(1)) is not None]
         ordered = self._ordered_within(lowest.peak_bytes)
         if ordered is not None:
             others.append(ordered)
@@ -355,6 +365,57 @@ class Search:
         self.effort.compiles(closed.jaxpr)
         compiled = compile_flat(jex_core.jaxpr_as_fun(closed), self.program, self.exact, self.target)
         return Found(self.program, Candidate(closed, self.original_estimate, None, order=order), compiled)
+
+    # With some of it computed twice.
+
+    @functools.cached_property
+    def _recomputations(self) -> tuple[Recomputation, ...]:
+        """The ways to compute some of it twice that should take less, by work; the bodies of loops have none."""
+        if self.depth:
+            return ()
+        found = recomputations(self.program, self.target)
+        return tuple(r for r in found if self._held_share(r) <= MARGIN and self._affords(r.estimate))
+
+    def _held_share(self, recomputation: Recomputation) -> float:
+        return recomputation.held_bytes / max(1, most_held(self.program))
+
+    def _near(self, recomputations: Sequence[Recomputation], limit: int) -> list[Recomputation]:
+        """Some that may fit, from the least work to the lowest: XLA tends to take more than the share that is held."""
+        room = limit - self._fixed_bytes
+        fitting = [r for r in recomputations if self._held_share(r) * self.original.temp_bytes <= room]
+        return list(dict.fromkeys([*fitting[:1], *fitting[len(fitting) // 2 :][:1], *fitting[-1:]]))
+
+    def _recomputed(self, limit: int, portable: bool = False) -> Found | None:
+        """The least work that fits, or the lowest where none does; what an estimate rules out takes no compile."""
+        lowest: Found | None = None
+        for each in self._near(self._recomputations, limit) or self._recomputations[-1:]:
+            found = self._computing_twice(each, limit, portable)
+            if lowest is None or found.peak_bytes < lowest.peak_bytes:
+                lowest = found
+            if found.peak_bytes <= limit:
+                break
+        return lowest
+
+    def _faster_twice(self, best: Found, limit: int, portable: bool) -> Found | None:
+        """Some of it computed twice, where loops take much longer than that and it fits as well."""
+        if best.seconds <= MUCH_SLOWER * self.original_estimate.seconds:
+            return None
+        faster = [r for r in self._recomputations if MUCH_FASTER * r.estimate.seconds < best.seconds]
+        tried = (self._computing_twice(r, limit, portable) for r in self._near(faster, limit))
+        return next((found for found in tried if found.peak_bytes <= limit), None)
+
+    def _computing_twice(self, recomputation: Recomputation, limit: int, portable: bool) -> Found:
+        """One of them in XLA's order, or in one of our own where only that fits."""
+        if recomputation not in self._twice:
+            form = "with some of it computed twice"
+            program = recomputation.program
+            self._twice[recomputation] = Search(program, self.target, self.progress, self.depth, self.effort, form)
+        search = self._twice[recomputation]
+        found = search.as_written(limit) or (None if portable else search._ordered_within(limit))
+        found = found or search._lowest_as_written
+        candidate = found.candidate or Candidate(recomputation.program.closed, recomputation.estimate, None)
+        recomputed = (*recomputation.recomputed, *candidate.recomputed)
+        return dataclasses.replace(found, candidate=dataclasses.replace(candidate, recomputed=recomputed))
 
     # Inside loops and branches.
 
