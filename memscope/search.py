@@ -81,6 +81,9 @@ MUCH_FASTER, HOPE = 1.3, 2.0
 """How much faster a candidate has to look to be compiled though it should take up to so many times the limit."""
 
 
+TWICE_HOPE = 1.1
+"""How much less than by the share of bytes that is held what computes twice may take, and is compiled all the same."""
+
 MUCH_SLOWER = 1.5
 """How many times as long loops have to be estimated to take for computing some of it twice to be tried as well."""
 
@@ -286,7 +289,7 @@ class Search:
         if self._simpler is not None:
             return self._with_simplified(self._simpler.floor)
         lowest, _ = self._descend(1)
-        ways = (self._inside, self._recomputed, self._nested)
+        ways = (self._inside, self._nested, self._lowest_twice)
         others = [found for way in ways if (found := way(1)) is not None]
         ordered = self._ordered_within(lowest.peak_bytes)
         if ordered is not None:
@@ -380,10 +383,17 @@ class Search:
         return recomputation.held_bytes / max(1, most_held(self.program))
 
     def _near(self, recomputations: Sequence[Recomputation], limit: int) -> list[Recomputation]:
-        """Some that may fit, from the least work to the lowest: XLA tends to take more than the share that is held."""
-        room = limit - self._fixed_bytes
-        fitting = [r for r in recomputations if self._held_share(r) * self.original.temp_bytes <= room]
+        """Some that may fit, from the least work to the lowest; what is compiled already is no guess."""
+        fitting = [r for r in recomputations if self._twice_at_least(r) <= limit]
         return list(dict.fromkeys([*fitting[:1], *fitting[len(fitting) // 2 :][:1], *fitting[-1:]]))
+
+    def _twice_at_least(self, recomputation: Recomputation) -> int:
+        """The peak of one of them so far as it is known; a guess on the low side before it is compiled."""
+        if recomputation not in self._twice:
+            return self._fixed_bytes + int(self._held_share(recomputation) * self.original.temp_bytes / TWICE_HOPE)
+        search = self._twice[recomputation]
+        ordered = search.__dict__.get("ordered")
+        return min(found.peak_bytes for found in (search._lowest_as_written, ordered) if found is not None)
 
     def _recomputed(self, limit: int, portable: bool = False) -> Found | None:
         """The least work that fits, or the lowest where none does; what an estimate rules out takes no compile."""
@@ -393,6 +403,19 @@ class Search:
             if lowest is None or found.peak_bytes < lowest.peak_bytes:
                 lowest = found
             if found.peak_bytes <= limit:
+                break
+        return lowest
+
+    def _lowest_twice(self, limit: int) -> Found | None:
+        """The lowest of all of them, or the first that fits."""
+        lowest: Found | None = None
+        for each in self._recomputations:
+            as_written = self._computing_twice(each, limit, portable=True)
+            bar = as_written.peak_bytes if lowest is None else min(lowest.peak_bytes, as_written.peak_bytes)
+            found = self._computing_twice(each, max(limit, bar - 1), portable=False)
+            if lowest is None or found.peak_bytes < lowest.peak_bytes:
+                lowest = found
+            if lowest.peak_bytes <= limit:
                 break
         return lowest
 
