@@ -15,6 +15,7 @@ from ..cost import Estimate
 from ..inside import Moved
 from ..library import suits_library
 from ..program import Program
+from ..recompute import Recomputed
 from ..stream import LoopPlan
 from ..structures import Structure
 
@@ -40,6 +41,7 @@ class Candidate:
       bodies: what loops and branches of the program have got as their bodies.
       moved: what is made inside them now.
       simplified: what is not made any more.
+      recomputed: what is dropped and made again later.
       program: what its eqns are the eqns of, where that is not the program that was searched.
       order: the order that its eqns are kept in by barriers, where it is not XLA's.
       scheduled_by: whose order its HLO instructions run in, where it is not XLA's default.
@@ -53,6 +55,7 @@ class Candidate:
     bodies: tuple[Candidate, ...] = ()
     moved: tuple[Moved, ...] = ()
     simplified: tuple[Simplification, ...] = ()
+    recomputed: tuple[Recomputed, ...] = ()
     program: Program | None = None
     order: Ordering | None = None
     scheduled_by: str | None = None

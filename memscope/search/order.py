@@ -37,6 +37,12 @@ class Reordered:
             return None
         return self._best if self._best is not None and self._best.peak_bytes <= limit else None
 
+    @property
+    def known_bytes(self) -> float:
+        """Its peak, where it has been compiled; no bound otherwise."""
+        best = self.__dict__.get("_best")
+        return math.inf if best is None else best.peak_bytes
+
     @functools.cached_property
     def _least(self) -> float:
         """Bytes that the call takes in whatever order; of barriers on a GPU, a guess on the low side."""

@@ -34,6 +34,7 @@ from ..trace import trace_flat
 from .candidate import LIBRARY_GAIN, Candidate, Effort, Found
 from .crossing import Crossings
 from .order import Reordered
+from .twice import Twice
 
 Var = jex_core.Var
 Hints = dict[Var, list[int]]
@@ -95,10 +96,15 @@ class Search:
         self._candidates: dict[tuple[Structure, int, Form], Candidate] = {}
         self._crossings = Crossings(self)
         self._reordered = Reordered(self)
+        self._twice = Twice(self)
 
     def within(self, body: Program) -> Search:
         """A search over what happens inside one of the program's loops or branches."""
         return Search(body, self.target, self.progress, self.depth + 1, self.effort)
+
+    def beside(self, program: Program, form: str) -> Search:
+        """A search over another program that computes the same."""
+        return Search(program, self.target, self.progress, self.depth, self.effort, form)
 
     # The program as written.
 
@@ -161,28 +167,38 @@ class Search:
         if self._simpler is not None:
             simpler, fits = self._simpler.run(limit, portable)
             return self._with_simplified(simpler), fits
-        found, fits = self._rewritten(limit)
+        found, fits = self._rewritten(limit, portable)
         return (found, fits) if fits or portable else (self.floor, False)
 
-    def _rewritten(self, limit: int) -> tuple[Found, bool]:
-        """The same by loops alone."""
-        if "_loop_floor" in self.__dict__ and self._loop_floor.peak_bytes > limit:
-            return self._loop_floor, False
+    def unsplit(self, limit: int, portable: bool) -> Found:
+        """The program as it is, in XLA's order or in one that fits, whether it fits or not."""
+        ordered = None if portable else self._reordered.within(limit)
+        return self.as_written(limit) or ordered or self.lowest_as_written
+
+    @property
+    def lowest_in_any_order(self) -> int:
+        """Bytes of its peak as it is, so far as orders of it have been compiled."""
+        return int(min(self.lowest_as_written.peak_bytes, self._reordered.known_bytes))
+
+    def _rewritten(self, limit: int, portable: bool) -> tuple[Found, bool]:
+        """The same by loops, or where those don't do by computing some of it twice."""
+        if "_portable_floor" in self.__dict__ and self._portable_floor.peak_bytes > limit:
+            return self._portable_floor, False
         best, fits = self._descend(limit)
         if fits:
             return self._fastest_known(best, limit), True
-        for way in (self._inside, self._nested):
+        for way in (self._inside, functools.partial(self._twice.within, portable=portable), self._nested):
             found = way(limit)
             if found is not None and found.peak_bytes <= limit:
                 return found, True
-        if self._loop_floor.peak_bytes > limit:
-            return self._loop_floor, False
+        if self._portable_floor.peak_bytes > limit:
+            return self._portable_floor, False
         # The way down that looks best for this limit ended above it; the one to the floor does not.
-        candidate = self._loop_floor.candidate
+        candidate = self._portable_floor.candidate
         if candidate is None or candidate.structure is None or candidate.bodies:
-            return self._loop_floor, True
+            return self._portable_floor, True
         again = self._best_of([candidate.structure], limit)
-        return (again if again.peak_bytes <= limit else self._loop_floor), True
+        return (again if again.peak_bytes <= limit else self._portable_floor), True
 
     def _fastest_known(self, best: Found, limit: int) -> Found:
         """The best under a limit, or what was found for another one where that fits too and looks faster."""
@@ -194,15 +210,16 @@ class Search:
         """The lowest that can be reached."""
         if self._simpler is not None:
             return self._with_simplified(self._simpler.floor)
-        ordered = self._reordered.within(self._loop_floor.peak_bytes - 1)
-        return self._loop_floor if ordered is None else ordered
+        ordered = self._reordered.within(self._portable_floor.peak_bytes - 1)
+        return self._portable_floor if ordered is None else ordered
 
     @functools.cached_property
-    def _loop_floor(self) -> Found:
-        """The lowest that can be reached by loops."""
+    def _portable_floor(self) -> Found:
+        """The lowest that can be reached in XLA's own order."""
         lowest, _ = self._descend(1)
-        others = [found for way in (self._inside, self._nested) if (found := way(1)) is not None]
-        return min((lowest, *self._confirmed.values(), *others), key=lambda found: found.peak_bytes)
+        others = [self._inside(1), self._nested(1), self._twice.lowest()]
+        found = (lowest, *self._confirmed.values(), *(other for other in others if other is not None))
+        return min(found, key=lambda found: found.peak_bytes)
 
     # Without what need not be computed.
 
@@ -216,8 +233,7 @@ class Search:
         program, found = self._simplification
         for each in found:
             self.progress(f"{each.op}{f' at {each.source}' if each.source else ''}: {each.why}")
-        form = "without what need not be made"
-        return Search(program, self.target, self.progress, self.depth, self.effort, form) if found else None
+        return self.beside(program, "without what need not be made") if found else None
 
     def _with_simplified(self, found: Found) -> Found:
         """What the simpler search found, as a rewrite of this program."""
@@ -260,7 +276,7 @@ class Search:
             if self.effort.is_over and lowest is not None:
                 break
             outer = self._with_bodies(rewritten)
-            if not self._affords(outer.original_estimate):
+            if not self.affords(outer.original_estimate):
                 continue
             found = outer._around(limit, tuple(rewritten.values()), moved_arrays(self.program, self._worth))
             if lowest is None or found.peak_bytes < lowest.peak_bytes:
@@ -281,7 +297,7 @@ class Search:
             program = self.program.rewritten(outer.closed)
             self._nests[outer] = self.within(program)
         found = self._nests[outer]._inside(limit)
-        if found is None or found.candidate is None or not self._affords(found.candidate.estimate):
+        if found is None or found.candidate is None or not self.affords(found.candidate.estimate):
             return None
         loops = dataclasses.replace(found.candidate, structure=outer.structure, chunks=outer.chunks)
         return dataclasses.replace(found, candidate=loops)
@@ -459,9 +475,9 @@ class Search:
 
     def worth_running(self, candidate: Candidate) -> bool:
         """Within the work budget: what takes many times as long has to be written in another way."""
-        return self._affords(candidate.estimate)
+        return self.affords(candidate.estimate)
 
-    def _affords(self, estimate: Estimate) -> bool:
+    def affords(self, estimate: Estimate) -> bool:
         return estimate.seconds <= WORK_BUDGET * self.original_estimate.seconds + WORK_FOR_FREE
 
     def confirm_fastest(self, candidate: Candidate, limit: int) -> Found:
