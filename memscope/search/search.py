@@ -186,7 +186,8 @@ class Search:
             return self._portable_floor, False
         best, fits = self._descend(limit)
         if fits:
-            return self._fastest_known(best, limit), True
+            best = self._fastest_known(best, limit)
+            return self._twice.faster_than(best, limit, portable) or best, True
         for way in (self._inside, functools.partial(self._twice.within, portable=portable), self._nested):
             found = way(limit)
             if found is not None and found.peak_bytes <= limit:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 MARGIN = 0.97
 """Of what is held at once, how much may be left for it to be worth computing any of it twice."""
 
+MUCH_SLOWER, MUCH_FASTER = 1.5, 1.3
+"""How many times as long loops have to be estimated to take, and by how much this has to be faster, to be tried too."""
+
 TWICE_HOPE = 1.1
 """How much less than by the share of bytes that is held what computes twice may take, and is compiled all the same."""
 
@@ -30,13 +33,21 @@ class Twice:
     def within(self, limit: int, portable: bool) -> Found | None:
         """The least work that fits, or the lowest where none does; what an estimate rules out takes no compile."""
         lowest: Found | None = None
-        for each in self._near(limit):
+        for each in self._near(self._ways, limit):
             found = self._found(each, limit, portable)
             if lowest is None or found.peak_bytes < lowest.peak_bytes:
                 lowest = found
             if found.peak_bytes <= limit:
                 break
         return lowest
+
+    def faster_than(self, loops: Found, limit: int, portable: bool) -> Found | None:
+        """One that fits and takes less time than loops, where those take much longer than the program as written."""
+        if loops.seconds <= MUCH_SLOWER * self._search.original_estimate.seconds:
+            return None
+        faster = [way for way in self._ways if MUCH_FASTER * way.estimate.seconds < loops.seconds]
+        tried = (self._found(way, limit, portable) for way in self._near(faster, limit))
+        return next((found for found in tried if found.peak_bytes <= limit), None)
 
     def lowest(self) -> Found | None:
         """What keeps the least, in XLA's own order; None where nothing is worth computing twice."""
@@ -54,9 +65,9 @@ class Twice:
     def _share(self, way: Recomputation) -> float:
         return way.held_bytes / max(1, most_held(self._search.program))
 
-    def _near(self, limit: int) -> list[Recomputation]:
+    def _near(self, ways: Sequence[Recomputation], limit: int) -> list[Recomputation]:
         """Some that may fit, from the least work to the lowest; what is compiled already is no guess."""
-        fitting = [way for way in self._ways if self._at_least(way) <= limit]
+        fitting = [way for way in ways if self._at_least(way) <= limit]
         return list(dict.fromkeys([*fitting[:1], *fitting[len(fitting) // 2 :][:1], *fitting[-1:]]))
 
     def _at_least(self, way: Recomputation) -> int:
