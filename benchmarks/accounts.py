@@ -109,7 +109,9 @@ def text_bytes(count: int | None) -> str:
 
 
 def text_ratio(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.2f}"
+    if ratio is None:
+        return "-"
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.1g}"
 
 
 def write_json(name: str, rows: Sequence[Any]) -> Path:

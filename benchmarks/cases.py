@@ -104,7 +104,8 @@ def summary(rows: Sequence[Row]) -> str:
     ratios = [row.ratio for row in rows if row.ratio is not None]
     if ratios:
         mean = math.prod(ratios) ** (1 / len(ratios))
-        lines.append(f"time: geometric mean {mean:.2f}x of {len(ratios)}, {min(ratios):.2f}x to {max(ratios):.2f}x")
+        spread = f"median {statistics.median(ratios):.2f}x, {text_ratio(min(ratios))}x to {max(ratios):.2f}x"
+        lines.append(f"time: geometric mean {mean:.2f}x of {len(ratios)}, {spread}")
     return "\n".join(lines)
 
 
@@ -112,17 +113,17 @@ def plot(rows: Sequence[Row]) -> str:
     """The ratios of time as dots on a logarithmic axis, the fastest on top: an SVG."""
     timed_rows = sorted((row for row in rows if row.ratio), key=lambda row: row.ratio or 0.0)
     height, left, width = 18, 230, 420
-    low, high = math.log(0.03), math.log(4.0)
+    low, high = math.log(0.001), math.log(4.0)
 
     def x(ratio: float) -> float:
-        return left + width * (math.log(min(max(ratio, 0.03), 4.0)) - low) / (high - low)
+        return left + width * (math.log(min(max(ratio, 0.001), 4.0)) - low) / (high - low)
 
     bottom = height * len(timed_rows) + 20
     marks = [
         f'<line x1="{x(tick):.0f}" x2="{x(tick):.0f}" y1="10" y2="{bottom}" '
         f'stroke="{"#444444" if tick == 1 else "#cccccc"}"/>'
         f'<text x="{x(tick):.0f}" y="{bottom + 14}" text-anchor="middle">{tick}x</text>'
-        for tick in (0.05, 0.1, 0.2, 0.5, 1, 2)
+        for tick in (0.001, 0.01, 0.1, 0.2, 0.5, 1, 2)
     ]
     for i, row in enumerate(timed_rows):
         y = 20 + height * i

@@ -31,7 +31,8 @@ MOVES = frozenset("broadcast_in_dim iota transpose slice pad rev convert_element
 CHEAP = frozenset(ELEMENTWISE) | VIEWS | MOVES
 EXPENSIVE = frozenset(
     "acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt cos cosh digamma erf erf_inv erfc exp exp2 "
-    "expm1 igamma igammac lgamma log log1p logistic polygamma pow rsqrt sin sinh sqrt tan tanh zeta div rem".split()
+    "expm1 igamma igammac lgamma log log1p log2 logistic polygamma pow rsqrt sin sinh sqrt tan tanh zeta div "
+    "rem".split()
 )
 FUSIBLE = CHEAP | {"dynamic_slice", "gather"}
 ABSORBING = FUSIBLE | frozenset(COMBINERS) | {"dynamic_update_slice"}

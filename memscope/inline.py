@@ -151,6 +151,7 @@ _CALLS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "pjit": lambda p: p["jaxpr"],
     "closed_call": lambda p: p["call_jaxpr"],
     "core_call": lambda p: p["call_jaxpr"],
+    "eval_jaxpr": lambda p: p["call_jaxpr"],
     "custom_jvp_call": lambda p: p["call_jaxpr"],
     "custom_vjp_call": lambda p: p["call_jaxpr"],
     "custom_vjp_call_jaxpr": lambda p: p["fun_jaxpr"],

@@ -23,6 +23,7 @@ from .planned import PlannedFunction, Signature, dynamic_only
 from .profile import Profile, profile_compiled
 from .program import Program, aval_of, nbytes
 from .reasons import blockers
+from .recompute import Recomputed
 from .report.plan import limit_error_text, plan_fragment, plan_page, plan_text
 from .save import save_plan, source_of
 from .search import Candidate, Found, Search
@@ -122,6 +123,7 @@ class Plan:
       loops: empty where nothing was rewritten.
       moved: arrays that the function's own loops only read, and now make inside for themselves.
       simplified: arrays that are not made any more, as a cheaper primitive gives the same results.
+      recomputed: arrays that are dropped after their early readers and made again for their late ones.
       scheduled_by: whose order its HLO instructions run in; None for XLA's default. An executable has such an order,
         source and `jax.export` do not: `save` writes a version that does without.
       stretches: in how many stretches, one after another, its eqns are kept; 1 where XLA orders them all.
@@ -141,6 +143,7 @@ class Plan:
     loops: tuple[Loop, ...]
     moved: tuple[Moved, ...]
     simplified: tuple[Simplification, ...]
+    recomputed: tuple[Recomputed, ...]
     stretches: int
     scheduled_by: str | None
     fn: Callable[..., Any]
@@ -153,7 +156,8 @@ class Plan:
     @property
     def changed(self) -> bool:
         """Whether anything was rewritten."""
-        return bool(self.loops or self.moved or self.simplified or self.stretches > 1 or self.scheduled_by)
+        rewritten = self.loops or self.moved or self.simplified or self.recomputed
+        return bool(rewritten or self.stretches > 1 or self.scheduled_by)
 
     @property
     def bounded(self) -> bool:
@@ -303,6 +307,7 @@ class Request:
             loops=() if candidate is None else _loops(candidate),
             moved=() if candidate is None else candidate.moved,
             simplified=() if candidate is None else candidate.simplified,
+            recomputed=() if candidate is None else candidate.recomputed,
             stretches=len(candidate.order.stretches) if candidate and candidate.order else 1,
             scheduled_by=scheduled_by,
             fn=PlannedFunction(

@@ -218,11 +218,12 @@ class TestPlan:
         assert points[0].slowdown > points[1].slowdown >= points[-1].slowdown == 1.0
 
     def test_a_limit_that_can_t_be_met(self) -> None:
-        with pytest.raises(memscope.LimitError, match="argument x"):
-            memscope.plan(nearest, *KNN, limit="2MiB", target=A100)
+        with pytest.raises(memscope.LimitError, match="argument x: it is an argument") as caught:
+            memscope.plan(jnp.square, f32(1000, 1000), limit="5MiB", target=A100)
+        assert caught.value.floor_bytes == 8_000_000
 
 
-@pytest.mark.parametrize("number", ["001", "026", "038", "046", "094"])
+@pytest.mark.parametrize("number", ["001", "026", "046"])
 def test_a_tenth_of_the_temporaries_is_enough(number: str) -> None:
     """The whole list is `python -m benchmarks.cases --target a100-40gb --no-times`."""
     case = load_case(number)
@@ -359,7 +360,8 @@ if "die" in sys.argv:
 
 @pytest.mark.parametrize("how", ["end", "die", "fork"])
 def test_it_ends_with_its_parent_and_nothing_is_printed(how: str, tmp_path: Path) -> None:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}  # a kernel that chose no platform
+    # As in a kernel that chose no platform, on a machine whose CUDA toolkit, if any, is on no path.
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "CUDA_"))} | {"PATH": "/usr/bin:/bin"}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SCRIPT, how], env=env, capture_output=True, text=True, cwd=tmp_path
     )

@@ -10,7 +10,8 @@ import pytest
 
 from memscope.schedule import cpsat, solver
 from memscope.schedule.bound import Cuts, lower_bound
-from memscope.schedule.exhaust import order_within
+from memscope.schedule.bracket import Bracket
+from memscope.schedule.exhaust import Attempt, Search, first_to_tell
 from memscope.schedule.flow import SINK, SOURCE, UNCUT, Network
 from memscope.schedule.heuristics import bisect, depth_first, greedy
 from memscope.schedule.problem import Loan, OrderProblem, Storage
@@ -29,6 +30,10 @@ needs_ortools = pytest.mark.skipif(
 
 def soon() -> float:
     return time.monotonic() + 30
+
+
+def order_within(problem: OrderProblem, limit: int) -> Attempt:
+    return first_to_tell([Search(problem, limit, depth_first(problem))], soon())[1]
 
 
 def ladder(steps: int) -> OrderProblem:
@@ -102,20 +107,19 @@ def test_the_search_over_down_sets_is_exact(seed: int) -> None:
     problem = random_problem(Random(seed))
     optimum = least_peak(problem)
     for each in (problem, problem.reversed(), reduce(problem).problem, reduce(problem.reversed()).problem):
-        guide = depth_first(each)
-        found = order_within(each, optimum, guide, soon()).order
+        found = order_within(each, optimum).order
         assert found is not None
         assert each.is_order(found)
         assert each.peak(found) == optimum
         if optimum:
-            attempt = order_within(each, optimum - 1, guide, soon())
+            attempt = order_within(each, optimum - 1)
             assert attempt.order is None
             assert attempt.complete
 
 
 def test_a_search_that_runs_out_of_time_claims_nothing() -> None:
     problem = branches(6)
-    attempt = order_within(problem, 104, depth_first(problem), deadline=0)
+    _, attempt = first_to_tell([Search(problem, 104, depth_first(problem))], deadline=0)
     assert attempt.order is None
     assert not attempt.complete
 
@@ -221,3 +225,15 @@ def test_a_loan_that_only_one_order_allows_is_found() -> None:
     solution = solve(problem, 5)
     assert solution.order == (0, 2, 1, 3)
     assert solution.peak_bytes == solution.lower_bound_bytes == 10
+
+
+@needs_ortools
+@pytest.mark.parametrize("seed", range(40))
+def test_the_solver_takes_over_where_the_search_stopped(seed: int) -> None:
+    random = Random(seed)
+    problem = random_problem(random)
+    bracket = Bracket(problem, 0, soon(), lambda peak, lower: None)
+    bracket.offer(random_order(random, problem))
+    bracket.hand_over()
+    optimum = least_peak(problem)
+    assert bracket.lower == bracket.peak == optimum or bracket.peak == optimum == 0

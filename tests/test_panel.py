@@ -327,9 +327,13 @@ def test_an_export_that_goes_wrong_is_one_sentence(session: Session, name: str, 
 def test_an_interrupt_ends_the_wait(session: Session) -> None:
     session.explore()
     until(lambda: session.state.stage is Stage.EXPLORING)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process that runs some of the tests has none
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        session.wait(Future(), lambda line: None)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            session.wait(Future(), lambda line: None)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert not session.state.busy
 
 

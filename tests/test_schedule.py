@@ -122,12 +122,15 @@ def test_the_order_is_one_of_the_module() -> None:
 
 
 def test_inside_another_trace_it_is_inlined() -> None:
-    x = X[::20]
-    found = memscope.schedule(branches, x, seconds=0)
-    np.testing.assert_allclose(jax.jit(lambda x: found.fn(x) * 2)(x), 2 * branches(x), rtol=1e-6)
-    np.testing.assert_allclose(jax.grad(found.fn)(x), jax.grad(branches)(x), rtol=1e-6)
+    def fn(x: jax.Array) -> jax.Array:
+        return jnp.sin(x).sum() * (x[:, None] * x).max()
+
+    x = X[:20]
+    scheduled_fn = memscope.schedule(fn, x, seconds=0).fn
+    np.testing.assert_allclose(jax.jit(lambda x: scheduled_fn(x) * 2)(x), 2 * fn(x), rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(scheduled_fn)(x), jax.grad(fn)(x), rtol=1e-6)
     batch = np.stack([x, x + 1])
-    np.testing.assert_allclose(jax.vmap(found.fn)(batch), jax.vmap(branches)(batch), rtol=1e-6)
+    np.testing.assert_allclose(jax.vmap(scheduled_fn)(batch), jax.vmap(fn)(batch), rtol=1e-6)
 
 
 @pytest.mark.parametrize("network", [networks.mlp(256, 64, 4), networks.resnet(4, 8, (8,), 2)])

@@ -12,6 +12,9 @@ from memscope.plan import SinkInfo
 from memscope.report.plan import KINDS, array_text
 from memscope.sizes import format_bytes
 
+RECOMPUTED_SHOWN = 4
+"""How many of the arrays that are computed twice are named; a deep network has hundreds."""
+
 
 def rewrite_html(plan: Plan | None) -> str:
     """All but the alternatives."""
@@ -23,7 +26,7 @@ def rewrite_html(plan: Plan | None) -> str:
             "<p>Drag the limit to the left, and this tab says what it would take to get there.</p>"
         )
     loops = (sentence for loop in plan.loops for sentence in _loop(loop))
-    sentences = [*_in_order(plan), *_simplified(plan), *_moved(plan), *loops, _cost(plan)]
+    sentences = [*_in_order(plan), *_simplified(plan), *_recomputed(plan), *_moved(plan), *loops, _cost(plan)]
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
     return f"<ul>{items}</ul>{_figures(plan)}"
 
@@ -74,6 +77,16 @@ def _simplified(plan: Plan) -> list[str]:
         f"{gone.why}."
         for gone in plan.simplified
     ]
+
+
+def _recomputed(plan: Plan) -> list[str]:
+    sentences = [
+        f"{array_text(again.dtype, again.shape)}, {format_bytes(again.bytes)}, made by {again.op}{_at(again.source)}, "
+        "is dropped after its early readers and computed again just before its late ones."
+        for again in plan.recomputed[:RECOMPUTED_SHOWN]
+    ]
+    more = len(plan.recomputed) - RECOMPUTED_SHOWN
+    return [*sentences, *([f"So are {more:,} more arrays."] if more > 0 else [])]
 
 
 def _in_order(plan: Plan) -> list[str]:

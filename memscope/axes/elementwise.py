@@ -14,7 +14,7 @@ ELEMENTWISE = (
     "logistic lt max min mul mulhi ne neg nextafter not or polygamma population_count pow real reduce_precision "
     "regularized_incomplete_beta rem round rsqrt select_n shift_left shift_right_arithmetic "
     "shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta "
-    "name lt_to le_to eq_to layout_constraint"
+    "name lt_to le_to eq_to layout_constraint log2 one_minus_square polynomial"
 ).split()
 
 

@@ -105,7 +105,7 @@ class Worker:
           TargetError: XLA refused, crashed, or took longer than `seconds`.
         """
         check_installed(target)
-        header = {"do": "compile", "config": target_config(device), "donated": list(donated)}
+        header = {"config": target_config(device), "donated": list(donated)}
         sizes, (module, assignment) = self._ask(header, [exported], f"compiling {name} for {target}")
         return Answer(module=module, assignment=assignment, **sizes)
 
@@ -117,6 +117,7 @@ class Worker:
             said = self._said()
             late = threading.Event()
             watch = threading.Timer(self.seconds, _end, (process, late))
+            watch.daemon = True
             watch.start()
             try:
                 worker.send(process.stdin, header, parts)

@@ -73,16 +73,8 @@ def _mesh(config: str) -> Any:
     return Mesh(np.array(found.devices), ("x",))
 
 
-def _versions() -> dict[str, str]:
-    from importlib import metadata
-
-    return {name: metadata.version(name) for name in ("jaxlib", "jax-cuda13-plugin", "jax-cuda13-pjrt")}
-
-
 def _answer(header: dict[str, Any], parts: list[bytes]) -> Message:
     try:
-        if header["do"] == "start":
-            return {"versions": _versions(), "devices": len(_mesh(header["config"]).devices)}, []
         return compile_exported(header, parts[0])
     except BaseException as error:
         traceback.print_exc()

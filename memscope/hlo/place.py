@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Literal
 
@@ -58,15 +57,17 @@ class Sharing:
             self._parent[b] = a
 
 
-def place(flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span], on_gpu: bool = False) -> list[Group]:
+def place(
+    flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span], take_over: TakeOver | None = None
+) -> list[Group]:
     """The values in groups, each with its kind; temporaries hosted in results' memory where they fit.
 
     Args:
-      on_gpu: by the rules of XLA's GPU compiler, rather than its CPU compiler.
+      take_over: which results may be written over an operand; XLA CPU's rule where it is not given.
     """
     members = sharing_values(flow, sorted(ranges, key=lambda v: (schedule.time.get(v[0], 0), v[1])))
     results = result_values(flow)
-    lendings = list(_lendings(flow, schedule, ranges, may_take_over_on_gpu if on_gpu else may_take_over))
+    lendings = list(_lendings(flow, schedule, ranges, take_over or may_take_over))
     groups = [_group(flow.module, values, ranges, results) for values in members]
     return _lend(flow, _host(flow, groups, frozenset(lendings), ranges), lendings, ranges)
 
@@ -156,11 +157,11 @@ def _past_bitcasts(by_id: dict[int, Instruction], instruction: Instruction) -> I
 
 
 def _lendings(
-    flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span], rule: TakeOver
+    flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span], take_over: TakeOver
 ) -> Iterator[tuple[Position, Position]]:
     """(lender, borrower) of each result that may take the place of an operand read for the last time."""
     for time, instruction in enumerate(schedule.instructions):
-        for value, result in rule(flow, instruction):
+        for value, result in take_over(flow, instruction):
             if value in ranges and ranges[value][1] == time:
                 yield value, result
 
@@ -175,43 +176,6 @@ def may_take_over(flow: Dataflow, instruction: Instruction) -> Iterator[tuple[Po
         if flow.value(result) == result:
             alike = (v for v in operands if instructions[v[0]].shape.at(v[1]) == shape)
             yield from ((value, result) for value in alike)
-
-
-def may_take_over_on_gpu(flow: Dataflow, instruction: Instruction) -> Iterator[tuple[Position, Position]]:
-    """The same by XLA GPU's rule for fusions: as many elements of one size, read in the places where they are written.
-
-    Only what computes a value directly before lends: XLA does not look through bitcasts and tuples here.
-    """
-    instructions = flow.module.instructions
-    for number, operand in enumerate(instruction.operands):
-        value = flow.value((operand, ()))
-        if value[0] != operand:
-            continue
-        shape = instructions[value[0]].shape.at(value[1])
-        for index, written in instruction.shape.leaves():
-            alike = math.prod(shape.dimensions) == math.prod(written.dimensions) and shape.bytes == written.bytes
-            if instruction.opcode != "fusion":
-                alike = shape == written and number in _elementwise_operands(flow.module, instruction)
-            elif alike and instruction.fusion_kind in ("kLoop", "kInput"):
-                inner = flow.module.by_id[instruction.called[0]]
-                root = instructions[inner.root]
-                alike = (root.operands[index[0]] if index else root.id) in _written_in_place(inner, number)
-            else:
-                alike = False
-            result = instruction.id, index
-            if alike and flow.value(result) == result:
-                yield value, result
-
-
-def _written_in_place(fusion: Computation, parameter: int) -> set[int]:
-    """What is computed from a parameter; nothing where some of that has its elements in other places."""
-    reached = {fusion.parameters[parameter].id}
-    for i in fusion.instructions:  # operands first
-        if i.id not in reached and any(o in reached for o in i.operands):
-            if i.opcode in MOVES_ELEMENTS and i.opcode != "bitcast":
-                return set()
-            reached.add(i.id)
-    return reached
 
 
 def _elementwise_operands(module: Module, instruction: Instruction) -> Collection[int]:

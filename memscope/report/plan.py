@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..inside import Moved
     from ..plan import Loop, Plan, SinkInfo, Stream
     from ..profile import Buffer
+    from ..recompute import Recomputed
 
 
 def plan_text(plan: Plan) -> str:
@@ -39,6 +40,7 @@ def _lines(plan: Plan) -> list[str]:
         *notes,
         f"  time        {plan.slowdown:.2f}x of before (estimated), arithmetic {plan.extra_work:.2f}x (counted)",
         *(line for gone in plan.simplified for line in _simplified_lines(gone)),
+        *_recomputed_lines(plan.recomputed),
         *_order_lines(plan),
         *(line for moved in plan.moved for line in _moved_lines(moved)),
         *(line for loop in plan.loops for line in _loop_lines(loop)),
@@ -63,6 +65,17 @@ def _as_written(plan: Plan) -> list[str]:
 def _simplified_lines(gone: Simplification) -> list[str]:
     array = f"{array_text(gone.dtype, gone.shape)}  {format_bytes(gone.bytes)}"
     return ["", f"  {gone.op}{_at(gone.source)}: {gone.why}", f"    never made   {array}"]
+
+
+def _recomputed_lines(recomputed: Sequence[Recomputed]) -> list[str]:
+    if not recomputed:
+        return []
+    total = format_bytes(sum(each.bytes for each in recomputed))
+    lines = ["", f"  not kept till late, but dropped and computed again just before that, {total} in all:"]
+    for each in recomputed[:4]:
+        array = f"{array_text(each.dtype, each.shape)}  {format_bytes(each.bytes)}"
+        lines.append(f"    made twice   {array}  {each.op}{_at(each.source)}")
+    return [*lines, *([f"    and {len(recomputed) - 4} more"] if len(recomputed) > 4 else [])]
 
 
 def _order_lines(plan: Plan) -> list[str]:

@@ -56,9 +56,9 @@ def _orders(schedule: Schedule) -> list[str]:
 
 
 def _placement(schedule: Schedule) -> list[str]:
-    placement = schedule.placement
-    if 100 * placement.xla_gaps < placement.xla_bytes:
+    if 100 * schedule.profile.fragmentation_bytes < schedule.temp_bytes:
         return []
+    placement = schedule.placement
     best = "" if placement.best_bytes > placement.bound_bytes else ", which is optimal"
     return [
         f"offsets: XLA leaves gaps of {format_bytes(placement.xla_gaps)} between temporaries; the best that were found "

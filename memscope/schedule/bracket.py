@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterable
 
 from . import solver
 from .bound import Cuts, lower_bound
-from .exhaust import order_within
+from .exhaust import Search, first_to_tell
 from .flow import UNCUT
 from .heuristics import bisect, depth_first, greedy
 from .problem import Order, OrderProblem
 from .reduce import reduce
 from .tighten import tighten
-
-Progress = Callable[[str], None]
 
 DEPTH_FIRST, BISECTED = 20, 4
 """How many random depth-first orders are tried, and how many of the best orders are bisected."""
@@ -27,12 +25,14 @@ CLOSE = 0.002
 COARSE = 0.01
 """A gap below which limits that did not tell at first are left for a greater effort."""
 
+RESTARTS = 0.15
+"""The part of the time left that more random orders get, before the greater effort."""
+
 EFFORTS = ((0.4, CLOSE), (1.5, COARSE))
 """Seconds for each step with one limit, and the gap that is worth them: first for all limits, then for what is open."""
 
 CRITICAL = 0.5
 """How much of a limit a node needs in any case to be asked what the limit implies."""
-
 
 _LIST_SCHEDULES: tuple[Callable[[OrderProblem], Order], ...] = (
     lambda problem: greedy(problem, lambda during, change: (change, during)),
@@ -59,6 +59,7 @@ class Bracket:
         # What is held is a multiple of the unit and the extra bytes of one node.
         self._unit = math.gcd(*(s.bytes for s in problem.storages)) or 1
         self._rests = {0, *problem.extra}
+        self._generator = random.Random(0)
 
     @property
     def peak(self) -> int:
@@ -95,10 +96,9 @@ class Bracket:
 
     def start(self, hints: Iterable[Order]) -> None:
         """Heuristic orders, and the bound by minimum cuts."""
-        generator = random.Random(0)
         for hint in hints:
             self.offer(hint)
-        for heuristic in (depth_first, *_LIST_SCHEDULES, *[lambda p: depth_first(p, generator)] * DEPTH_FIRST):
+        for heuristic in (depth_first, *_LIST_SCHEDULES, *[self._random] * DEPTH_FIRST):
             if time.monotonic() < self._deadline:
                 self.offer(heuristic(self.problem))
         self.lower = max(self.lower, lower_bound(self._cuts, self._ceiling, self._deadline))
@@ -107,11 +107,23 @@ class Bracket:
                 if self.is_open():
                     self.offer(bisect(self._cuts, order, self.lower, self._deadline, late=late))
 
+    def _random(self, problem: OrderProblem) -> Order:
+        return depth_first(problem, self._generator)
+
+    def restart(self, share: float) -> None:
+        """Bisects more random orders for a share of the time left."""
+        until = time.monotonic() + share * (self._deadline - time.monotonic())
+        while self.is_open(COARSE) and time.monotonic() < until:
+            late = self._generator.random() < 0.5
+            self.offer(bisect(self._cuts, self._random(self.problem), self.lower, until, late=late))
+
     def narrow(self) -> None:
         """Tries limits between the bound and the peak, with more effort where less didn't tell."""
         for effort, gap in EFFORTS:
             if not self.is_open(gap):
                 break
+            if self._tried:
+                self.restart(RESTARTS)
             self._within(self.lower, effort)
             doubtful = self._from_above(effort)
             while self.is_open() and doubtful - self.lower > COARSE * doubtful:
@@ -148,18 +160,20 @@ class Bracket:
         if tight is None:
             self._raise(limit)
             return False
-        for problem, turn in ((tight.problem, _same), (tight.problem.reversed(), _backwards)):
-            rest = reduce(problem)
-            guide = rest.restrict(turn(self.order))
-            attempt = order_within(rest.problem, limit, guide, self._until(effort))
-            if attempt.order is not None:
-                order = turn(rest.expand(attempt.order))
-                self.offer(order)
-                self.offer(bisect(self._cuts, order, self.lower, self._until(effort)))
-                return True
-            if attempt.complete:
-                self._raise(limit)
-                return False
+        # Time may run backwards: what is hard from one side is often easy from the other.
+        turns = (_same, _backwards)
+        rests = [reduce(problem) for problem in (tight.problem, tight.problem.reversed())]
+        guides = [rest.restrict(turn(self.order)) for rest, turn in zip(rests, turns, strict=True)]
+        searches = [Search(rest.problem, limit, guide) for rest, guide in zip(rests, guides, strict=True)]
+        which, attempt = first_to_tell(searches, self._until(2 * effort))
+        if attempt.order is not None:
+            order = turns[which](rests[which].expand(attempt.order))
+            self.offer(order)
+            self.offer(bisect(self._cuts, order, self.lower, self._until(effort)))
+            return True
+        if attempt.complete:
+            self._raise(limit)
+            return False
         self._tried[limit] = effort
         return None
 

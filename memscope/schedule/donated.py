@@ -20,12 +20,17 @@ from ..program import Program
 from ..target import Target
 
 
+def can_ask_otherwise(program: Program, module: Module) -> bool:
+    """Whether a module's arguments and results are the program's own: ordered effects add tokens to both."""
+    root = module.instructions[module.entry.root]
+    same = len(module.entry.parameters) == len(program.donated)
+    return same and root.shape.is_tuple and len(root.shape.elements) == len(program.jaxpr.outvars)
+
+
 def results_as_made(module: Module, sequence: Sequence[str]) -> list[int]:
     """The numbers of a module's results, in the order in which a sequence of its entry's instructions makes them."""
     time = {name: t for t, name in enumerate(sequence)}
     flow, root = Dataflow(module), module.instructions[module.entry.root]
-    if not root.shape.is_tuple:
-        return [0]
     makers = [module.instructions[flow.value((root.id, (k,)))[0]] for k in range(len(root.shape.elements))]
     return sorted(range(len(makers)), key=lambda k: time.get(makers[k].name, -1))
 

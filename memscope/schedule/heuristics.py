@@ -8,52 +8,43 @@ from collections.abc import Callable
 
 from .bound import Cuts
 from .problem import Order, OrderProblem
-from .reach import bits
+from .reach import Reach, bits
 from .state import State
 
 
 def depth_first(problem: OrderProblem, generator: random.Random | None = None) -> Order:
-    """Each node's predecessors right before it, the ones that bring most first; shuffled with a generator.
-
-    The order of XLA's depth-first scheduler where no generator is given.
-    """
-    weight = [0] * problem.size
-    for storage in problem.storages:
-        for node in storage.starts:
-            weight[node] += storage.bytes
-    total = [0] * problem.size
-    for node in _topological(problem):
-        total[node] = weight[node] + max((total[p] for p in problem.predecessors[node]), default=0)
+    """Each node's predecessors right before it: those that bring most first, as XLA does, or at random."""
+    if generator is None:
+        brought = _brought(problem)
     done = [False] * problem.size
     order: list[int] = []
-    roots = [node for node in range(problem.size) if not problem.successors[node]]
-    if generator is not None:
-        generator.shuffle(roots)
-    for root in roots:
-        stack = [(root, False)]
-        while stack:
-            node, visited = stack.pop()
-            if done[node]:
-                continue
-            if visited:
-                done[node] = True
-                order.append(node)
-                continue
+
+    def arranged(nodes: list[int]) -> list[int]:
+        return generator.sample(nodes, len(nodes)) if generator else sorted(nodes, key=brought.__getitem__)
+
+    stack = [(node, False) for node in arranged([n for n, after in enumerate(problem.successors) if not after])]
+    while stack:
+        node, ready = stack.pop()
+        if done[node]:
+            continue
+        if ready:
+            done[node] = True
+            order.append(node)
+        else:
             stack.append((node, True))
-            before = [p for p in problem.predecessors[node] if not done[p]]
-            if generator is None:
-                before.sort(key=lambda p: total[p])
-            else:
-                generator.shuffle(before)
-            stack.extend((p, False) for p in before)
+            stack.extend((n, False) for n in arranged([n for n in problem.predecessors[node] if not done[n]]))
     return tuple(order)
 
 
-def _topological(problem: OrderProblem) -> Order:
-    state = State(problem)
-    while state.ready:
-        state.run(min(state.ready))
-    return tuple(state.order)
+def _brought(problem: OrderProblem) -> list[int]:
+    """Bytes that the nodes on the heaviest path to each node start, its own included."""
+    brought = [0] * problem.size
+    for storage in problem.storages:
+        for node in storage.starts:
+            brought[node] += storage.bytes
+    for node in Reach(problem.predecessors).topological:
+        brought[node] += max((brought[n] for n in problem.predecessors[node]), default=0)
+    return brought
 
 
 def greedy(problem: OrderProblem, score: Callable[[int, int], tuple[int, ...]]) -> Order:

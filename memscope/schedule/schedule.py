@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 from .._jax_private import api_boundary
 from ..arguments import static_values
 from ..compile import Build, Compiled
@@ -212,6 +214,7 @@ def schedule(
         donate_argnums=donate_argnums,
         platform=place.platform,
     )
+    _check_devices(program, args, kwargs)
     static = static_values(args, kwargs, static_argnums, static_argnames, fn)
     found = find_order(program.as_traced, Build.PLAIN, place, seconds, progress or (lambda line: None))
     return _schedule(Signature(fn, program, len(args), static), place, found)
@@ -231,6 +234,19 @@ def _schedule(signature: Signature, target: Target, found: Found) -> Schedule:
         seconds=found.seconds,
         found=found,
     )
+
+
+def _check_devices(program: Program, args: Any, kwargs: Any) -> None:
+    """Refuses arrays on several devices, unless the function says itself what each of them does."""
+    if any(eqn.primitive.name == "shard_map" for eqn in program.eqns):
+        return
+    for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]:
+        concrete = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+        if concrete and len(leaf.devices()) > 1:
+            raise ArgumentError(
+                f"an argument of {program.name} (at {jax.tree_util.keystr(path[1:])}) lies on {len(leaf.devices())} "
+                "devices: memscope.schedule orders a program of one device, or a jax.shard_map."
+            )
 
 
 def _check_seconds(seconds: Any) -> None:

@@ -15,7 +15,7 @@ from ..program import Program
 from ..sizes import format_bytes
 from ..target import Target
 from .bound import touched_bound
-from .donated import compile_with_results, results_as_made
+from .donated import can_ask_otherwise, compile_with_results, results_as_made
 from .from_hlo import ComputationOrder, OrderingProblems
 from .hook import ordering
 from .pack import packed
@@ -39,7 +39,7 @@ SOLVING = 0.6
 """The share of the time for the search that goes into live bytes; the rest is for the gaps between buffers."""
 
 WORTH = 0.001
-"""By what share of the temporaries an order has to promise less than XLA's own to be compiled."""
+"""By what share of the temporaries an order has to be better than another one to be worth a look."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -106,10 +106,11 @@ def find_order(
     lowest = min(s.temp_bytes for s in confirmed)
     promising = [(order, predicted) for order, predicted in orders.ranked if predicted < (1 - WORTH) * lowest]
     if promising and module.donations:
-        progress("confirming an order by which donations are kept")
-        results = results_as_made(module, promising[0][0][module.entry_id])
-        steered = compile_with_results(program, results, module, build, target, MEMORY_OPTIMISED)
-        confirmed.append(Scheduled(STEERED, *steered))
+        if can_ask_otherwise(program, module):
+            progress("confirming an order by which donations are kept")
+            results = results_as_made(module, promising[0][0][module.entry_id])
+            steered = compile_with_results(program, results, module, build, target, MEMORY_OPTIMISED)
+            confirmed.append(Scheduled(STEERED, *steered))
     elif promising:
         progress(f"confirming {format_bytes(promising[0][1])} of temporaries, from {format_bytes(default.temp_bytes)}")
         confirmed += _confirmed(program, build, target, promising[:CONFIRMATIONS])
@@ -185,7 +186,9 @@ class _Orders:
         candidates = [{**chosen, computation.id: problem.sequence(order)} for order in orders]
         ranked = sorted(zip(map(self._predicted, candidates), orders, candidates, strict=True), key=lambda r: r[0])
         if not self._module.donations:  # of an order that can't be set, only the bound is of use
-            order, predicted = packed(self._module, problem, chosen, ranked[0][1], self.bound, self._until)
+            order, predicted = packed(
+                self._module, problem, chosen, ranked[0][1], int((1 + WORTH) * self.bound), self._until
+            )
             ranked.insert(0, (predicted, order, {**chosen, computation.id: problem.sequence(order)}))
         return [(sequences, predicted) for predicted, _, sequences in ranked]
 

@@ -32,7 +32,7 @@ CANDIDATES, NEAR = 8, 0.02
 VARIANTS, VARIANT_SECONDS = 4, 0.3
 """How many orders of the least peak there should be, and how long to look for them."""
 
-LONG_SHARE = 0.6
+LONG_SHARE = 0.75
 """The part of the time left in which a last limit is tried, before the solver gets the rest."""
 
 

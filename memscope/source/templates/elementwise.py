@@ -149,10 +149,16 @@ def _bitcast(site: Site) -> Expr:
     return call("lax.bitcast_convert_type", site.args[0], dtype_text(site.params["new_dtype"]))
 
 
-_JNP = {name: unary(f"jnp.{name}") for name in "exp log sin cos tan tanh sqrt log1p expm1 floor ceil exp2".split()}
+def _polynomial(site: Site) -> Expr:
+    x, *coefficients = site.args
+    return call("lax.polynomial", x, f"[{', '.join(c.text for c in coefficients)}]")
+
+
+_NUMPY = "exp exp2 expm1 log log2 log1p sin cos tan tanh sqrt floor ceil".split()
+_JNP = {name: unary(f"jnp.{name}") for name in _NUMPY}
 _LAX = """
     abs acos acosh asin asinh atan atanh bessel_i0e bessel_i1e cbrt cosh digamma erf erf_inv erfc imag
-    is_finite lgamma real rsqrt sign sinh square logistic
+    is_finite lgamma real rsqrt sign sinh square logistic one_minus_square
 """.split()
 _FUNCTIONS = """
     atan2 clz complex conj igamma igamma_grad_a igammac mulhi nextafter polygamma population_count pow
@@ -184,6 +190,7 @@ ELEMENTWISE: dict[str, Template] = {
     "integer_pow": _integer_pow,
     "regularized_incomplete_beta": function("betainc"),
     "select_n": _select,
+    "polynomial": _polynomial,
     "convert_element_type": _cast,
     "round": _round,
     "reduce_precision": _reduce_precision,

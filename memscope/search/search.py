@@ -16,30 +16,29 @@ from typing import Any
 
 from jax.extend import core as jex_core
 
-from .algebra import Simplification, simplify
-from .barriers import Ordering, depth_first, ordering, run_in_order
-from .chunks import chunks_of, largest_step
-from .compile import Build, Compiled, builds_of, compile_flat, compile_program
-from .cost import Estimate, estimate
-from .inside import Moved, Place, inner_programs, move_in, move_slices, moved_arrays, with_bodies
-from .library import suits_library
-from .machine import machine_of
-from .program import Program, nbytes
-from .reasons import Hindrance, hindrances
-from .schedule.search import find_order, temporaries_at_least
-from .sizes import format_bytes
-from .stream import Fold, LoopPlan, rewrite
-from .stream.reductions import Form, reduces_lanes
-from .structures import Structure, Structures
-from .target import Target
-from .trace import trace_flat
+from ..algebra import Simplification, simplify
+from ..chunks import chunks_of
+from ..compile import Build, Compiled, builds_of, compile_flat, compile_program
+from ..cost import Estimate, estimate
+from ..inside import Moved, Place, inner_programs, move_in, move_slices, moved_arrays, with_bodies
+from ..library import suits_library
+from ..machine import machine_of
+from ..program import Program, nbytes
+from ..reasons import Hindrance, hindrances
+from ..sizes import format_bytes
+from ..stream import Fold, LoopPlan, rewrite
+from ..stream.reductions import Form, reduces_lanes
+from ..structures import Structure, Structures
+from ..target import Target
+from ..trace import trace_flat
+from .candidate import LIBRARY_GAIN, Candidate, Effort, Found
+from .crossing import Crossings
+from .order import Reordered
+from .twice import Twice
 
 Var = jex_core.Var
 Hints = dict[Var, list[int]]
 Progress = Callable[[str], None]
-
-CROSSED, CROSSED_SLOWER, CROSSED_EQNS = 2, 2.0, 300
-"""How many axes are tried with another one inside, how much longer they may take alone, and up to how many eqns."""
 
 ROUNDS, SHORTLIST, CONFIRMATIONS = 4, 3, 6
 LARGE_PROGRAM = 1000
@@ -47,12 +46,6 @@ LARGE_PROGRAM = 1000
 
 CAPTURED_FROM = 256 << 10
 """Bytes of captured arrays that are worth a word, as XLA evaluates at compile time what depends on them alone."""
-
-EFFORT, COMPILE_EFFORT = 25_000, 200
-"""Eqns that may be compiled before no more loops are taken apart, and what each compile counts for beside its eqns.
-
-Some twenty to forty seconds; what one axis alone reaches is searched through whatever it takes.
-"""
 
 DEEPEST = 2
 """How many loops inside one another are taken apart."""
@@ -63,14 +56,8 @@ BODY_SHARES = (0.6, 0.25, 0.0)
 WORK_BUDGET, WORK_FOR_FREE = 50.0, 0.05
 """How many times as long a rewritten function may take, and how many seconds nobody minds: both estimated."""
 
-LIBRARY_GAIN, LIBRARY_TRIES = 1.3, 3
-"""How much faster a chunk runs in the plain build, by what it may be estimated to take longer; how many are tried.
-
-Of 22 rewritten reports that it suits, 18 ran faster in it: 0.79 times as long in the geometric mean.
-"""
-
-ORDER_SECONDS = 2.0
-"""For the search of an order, where one could do."""
+LIBRARY_TRIES = 3
+"""How many candidates are tried in the plain build."""
 
 MARGIN = 0.97
 """How much of the limit an estimate may fill before it is not even tried."""
@@ -78,79 +65,6 @@ MARGIN = 0.97
 
 MUCH_FASTER, HOPE = 1.3, 2.0
 """How much faster a candidate has to look to be compiled though it should take up to so many times the limit."""
-
-ORDER_HOPE = 1.3
-"""Up to how many times the limit an order of our own is estimated to take and is compiled all the same."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Candidate:
-    """A rewritten program, traced and estimated.
-
-    Attributes:
-      structure, chunk_bytes, chunks: its loops and their chunks; None where only bodies are rewritten.
-      bodies: what loops and branches of the program have got as their bodies.
-      moved: what is made inside them now.
-      simplified: what is not made any more.
-      program: what its eqns are the eqns of, where that is not the program that was searched.
-      order: the order that its eqns are kept in by barriers, where it is not XLA's.
-      scheduled_by: whose order its HLO instructions run in, where it is not XLA's default.
-    """
-
-    closed: jex_core.ClosedJaxpr
-    estimate: Estimate
-    structure: Structure | None
-    chunk_bytes: int = 0
-    chunks: Mapping[LoopPlan, int] = dataclasses.field(default_factory=dict)
-    bodies: tuple[Candidate, ...] = ()
-    moved: tuple[Moved, ...] = ()
-    simplified: tuple[Simplification, ...] = ()
-    program: Program | None = None
-    order: Ordering | None = None
-    scheduled_by: str | None = None
-
-    @functools.cached_property
-    def suits_library(self) -> bool:
-        """Whether it may run faster in XLA's plain build."""
-        return suits_library(self.closed, self.estimate)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Found:
-    """A candidate as XLA accounts for it.
-
-    Attributes:
-      program: what its eqns are the eqns of, or were before they were streamed.
-      candidate: None for the program as written.
-    """
-
-    program: Program
-    candidate: Candidate | None
-    compiled: Compiled
-
-    @property
-    def peak_bytes(self) -> int:
-        return self.compiled.bound_bytes
-
-    @property
-    def seconds(self) -> float:
-        """An estimate that tells rewritten programs apart."""
-        gain = LIBRARY_GAIN if self.compiled.build is Build.PLAIN else 1.0
-        return self.candidate.estimate.seconds / gain if self.candidate else 0.0
-
-
-class Effort:
-    """What planning has taken so far, whichever search of one function it went to."""
-
-    def __init__(self) -> None:
-        self.spent = 0
-
-    def compiles(self, jaxpr: jex_core.Jaxpr) -> None:
-        self.spent += COMPILE_EFFORT + eqn_count(jaxpr)
-
-    @property
-    def is_over(self) -> bool:
-        return self.spent > EFFORT
 
 
 class Search:
@@ -180,8 +94,17 @@ class Search:
         self._confirmed: dict[tuple[Candidate, Build], Found] = {}
         self._by_chunks: dict[tuple[Structure, Form, tuple[tuple[LoopPlan, int], ...]], Candidate] = {}
         self._candidates: dict[tuple[Structure, int, Form], Candidate] = {}
-        self._steps: dict[Candidate, dict[Place, Search]] = {}
-        self._crossings: dict[tuple[Candidate, int], Candidate | None] = {}
+        self._crossings = Crossings(self)
+        self._reordered = Reordered(self)
+        self._twice = Twice(self)
+
+    def within(self, body: Program) -> Search:
+        """A search over what happens inside one of the program's loops or branches."""
+        return Search(body, self.target, self.progress, self.depth + 1, self.effort)
+
+    def beside(self, program: Program, form: str) -> Search:
+        """A search over another program that computes the same."""
+        return Search(program, self.target, self.progress, self.depth, self.effort, form)
 
     # The program as written.
 
@@ -238,33 +161,44 @@ class Search:
         if unchanged is not None:
             return unchanged, True
         if not portable:
-            ordered = self._ordered_within(limit)
+            ordered = self._reordered.within(limit)
             if ordered is not None:
                 return ordered, True
         if self._simpler is not None:
             simpler, fits = self._simpler.run(limit, portable)
             return self._with_simplified(simpler), fits
-        return self._rewritten(limit)
+        found, fits = self._rewritten(limit, portable)
+        return (found, fits) if fits or portable else (self.floor, False)
 
-    def _rewritten(self, limit: int) -> tuple[Found, bool]:
-        """The same by loops alone."""
-        if "floor" in self.__dict__ and self.floor.peak_bytes > limit:
-            return self.floor, False
+    def unsplit(self, limit: int, portable: bool) -> Found:
+        """The program as it is, in XLA's order or in one that fits, whether it fits or not."""
+        ordered = None if portable else self._reordered.within(limit)
+        return self.as_written(limit) or ordered or self.lowest_as_written
+
+    @property
+    def lowest_in_any_order(self) -> int:
+        """Bytes of its peak as it is, so far as orders of it have been compiled."""
+        return int(min(self.lowest_as_written.peak_bytes, self._reordered.known_bytes))
+
+    def _rewritten(self, limit: int, portable: bool) -> tuple[Found, bool]:
+        """The same by loops, or where those don't do by computing some of it twice."""
+        if "_portable_floor" in self.__dict__ and self._portable_floor.peak_bytes > limit:
+            return self._portable_floor, False
         best, fits = self._descend(limit)
         if fits:
             return self._fastest_known(best, limit), True
-        for way in (self._inside, self._nested):
+        for way in (self._inside, functools.partial(self._twice.within, portable=portable), self._nested):
             found = way(limit)
             if found is not None and found.peak_bytes <= limit:
                 return found, True
-        if self.floor.peak_bytes > limit:
-            return self.floor, False
+        if self._portable_floor.peak_bytes > limit:
+            return self._portable_floor, False
         # The way down that looks best for this limit ended above it; the one to the floor does not.
-        candidate = self.floor.candidate
+        candidate = self._portable_floor.candidate
         if candidate is None or candidate.structure is None or candidate.bodies:
-            return self.floor, True
+            return self._portable_floor, True
         again = self._best_of([candidate.structure], limit)
-        return (again if again.peak_bytes <= limit else self.floor), True
+        return (again if again.peak_bytes <= limit else self._portable_floor), True
 
     def _fastest_known(self, best: Found, limit: int) -> Found:
         """The best under a limit, or what was found for another one where that fits too and looks faster."""
@@ -276,12 +210,16 @@ class Search:
         """The lowest that can be reached."""
         if self._simpler is not None:
             return self._with_simplified(self._simpler.floor)
+        ordered = self._reordered.within(self._portable_floor.peak_bytes - 1)
+        return self._portable_floor if ordered is None else ordered
+
+    @functools.cached_property
+    def _portable_floor(self) -> Found:
+        """The lowest that can be reached in XLA's own order."""
         lowest, _ = self._descend(1)
-        others = [found for way in (self._inside, self._nested) if (found := way(1)) is not None]
-        ordered = self._ordered_within(lowest.peak_bytes)
-        if ordered is not None:
-            others.append(ordered)
-        return min((lowest, *self._confirmed.values(), *others), key=lambda found: found.peak_bytes)
+        others = [self._inside(1), self._nested(1), self._twice.lowest()]
+        found = (lowest, *self._confirmed.values(), *(other for other in others if other is not None))
+        return min(found, key=lambda found: found.peak_bytes)
 
     # Without what need not be computed.
 
@@ -295,8 +233,7 @@ class Search:
         program, found = self._simplification
         for each in found:
             self.progress(f"{each.op}{f' at {each.source}' if each.source else ''}: {each.why}")
-        form = "without what need not be made"
-        return Search(program, self.target, self.progress, self.depth, self.effort, form) if found else None
+        return self.beside(program, "without what need not be made") if found else None
 
     def _with_simplified(self, found: Found) -> Found:
         """What the simpler search found, as a rewrite of this program."""
@@ -304,57 +241,6 @@ class Search:
         candidate = found.candidate or Candidate(closed, estimate(closed, self.machine), None)
         simplified = (*self._simplification[1], *candidate.simplified)
         return dataclasses.replace(found, candidate=dataclasses.replace(candidate, simplified=simplified))
-
-    # In another order.
-
-    def _ordered_within(self, limit: int) -> Found | None:
-        """The program in another order, where that fits; a limit that no order reaches takes no compile to see."""
-        if self.depth or self._least_in_any_order > limit:
-            return None
-        return self.ordered if self.ordered is not None and self.ordered.peak_bytes <= limit else None
-
-    @functools.cached_property
-    def _least_in_any_order(self) -> float:
-        """Bytes that the call takes in whatever order; of barriers on a GPU, a guess on the low side."""
-        if self.target.platform == "cpu":
-            return self._fixed_bytes + temporaries_at_least(self.original.module)
-        if self._stretches is None:
-            return math.inf
-        reordered = self.program.jaxpr.replace(eqns=[self.program.eqns[i] for i in self._stretches.order])
-        predicted = estimate(jex_core.ClosedJaxpr(reordered, self.program.closed.consts), self.machine).temp_bytes
-        return (self._fixed_bytes + predicted) / ORDER_HOPE
-
-    @functools.cached_property
-    def _stretches(self) -> Ordering | None:
-        return ordering(self.program, depth_first(self.program)) if self.target.platform == "cuda" else None
-
-    @functools.cached_property
-    def ordered(self) -> Found | None:
-        """The program as written, in an order of our own; None where that takes no less."""
-        found = self._in_stretches() if self.target.platform == "cuda" else self._in_schedule()
-        return found if found is not None and found.peak_bytes < self._lowest_as_written.peak_bytes else None
-
-    def _in_schedule(self) -> Found | None:
-        """With its HLO instructions in the order that needs the least (OLLA, arXiv 2210.12924, section 3.2)."""
-        found = find_order(self.program, self.exact, self.target, ORDER_SECONDS, self.progress)
-        self.effort.compiles(self.program.jaxpr)
-        # One with its results in another order is another program, whose arguments a plan does not know.
-        best = min((s for s in found.confirmed if s.program is self.program), key=lambda s: s.temp_bytes)
-        if best is found.default:
-            return None
-        candidate = Candidate(self.program.closed, self.original_estimate, None, scheduled_by=best.by)
-        return Found(self.program, candidate, best.compiled)
-
-    def _in_stretches(self) -> Found | None:
-        """With barriers between its eqns where large values die."""
-        order = self._stretches
-        if order is None:
-            return None
-        closed = trace_flat(run_in_order(self.program, order), self.program, self.target.platform)
-        self.progress(f"compiling with {len(order.stretches)} stretches of it one after another")
-        self.effort.compiles(closed.jaxpr)
-        compiled = compile_flat(jex_core.jaxpr_as_fun(closed), self.program, self.exact, self.target)
-        return Found(self.program, Candidate(closed, self.original_estimate, None, order=order), compiled)
 
     # Inside loops and branches.
 
@@ -364,7 +250,7 @@ class Search:
         worth = self._worth
         moved = move_slices(move_in(self.program, self.target, worth), self.target, worth)
         bodies = {
-            place: Search(body, self.target, self.progress, self.depth + 1, self.effort)
+            place: self.within(body)
             for place, body in inner_programs(moved).items()
             if largest_value(body.jaxpr) > worth
         }
@@ -382,7 +268,7 @@ class Search:
         moved, bodies = self._bodies
         lowest: Found | None = None
         for share in BODY_SHARES if bodies else (0.0,):
-            room = int(share * (limit - self._fixed_bytes))
+            room = int(share * (limit - self.fixed_bytes))
             made = {place: search._body_within(room) for place, search in bodies.items()}
             rewritten = {place: candidate for place, candidate in made.items() if candidate is not None}
             if not rewritten and moved is self.program:
@@ -390,7 +276,7 @@ class Search:
             if self.effort.is_over and lowest is not None:
                 break
             outer = self._with_bodies(rewritten)
-            if not self._affords(outer.original_estimate):
+            if not self.affords(outer.original_estimate):
                 continue
             found = outer._around(limit, tuple(rewritten.values()), moved_arrays(self.program, self._worth))
             if lowest is None or found.peak_bytes < lowest.peak_bytes:
@@ -409,9 +295,9 @@ class Search:
         outer = self._roomier(lowest)
         if outer not in self._nests:
             program = self.program.rewritten(outer.closed)
-            self._nests[outer] = Search(program, self.target, self.progress, self.depth + 1, self.effort)
+            self._nests[outer] = self.within(program)
         found = self._nests[outer]._inside(limit)
-        if found is None or found.candidate is None or not self._affords(found.candidate.estimate):
+        if found is None or found.candidate is None or not self.affords(found.candidate.estimate):
             return None
         loops = dataclasses.replace(found.candidate, structure=outer.structure, chunks=outer.chunks)
         return dataclasses.replace(found, candidate=loops)
@@ -432,7 +318,7 @@ class Search:
     def _lowest_known(self, limit: int) -> Found:
         """What fits a limit by streaming alone, or the lowest that was found on the way."""
         if self._hopeless_below >= limit:
-            return min(self._confirmed.values(), key=lambda found: found.peak_bytes, default=self._lowest_as_written)
+            return min(self._confirmed.values(), key=lambda found: found.peak_bytes, default=self.lowest_as_written)
         found, fits = self._descend(limit)
         if not fits:
             self._hopeless_below = max(self._hopeless_below, limit)
@@ -449,7 +335,7 @@ class Search:
 
     def _body_within(self, room: int) -> Candidate | None:
         """This program, a body, rewritten so that its temporaries take no more than `room`, or as little as can be."""
-        found, _ = self.run(self._fixed_bytes + max(1, room))
+        found, _ = self.run(self.fixed_bytes + max(1, room))
         return found.candidate
 
     def _around(self, limit: int, bodies: tuple[Candidate, ...], moved: tuple[Moved, ...]) -> Found:
@@ -460,7 +346,7 @@ class Search:
 
     def _descend(self, limit: int) -> tuple[Found, bool]:
         """Round after round, what looks best for a limit; and whether it fits."""
-        lowest = self._lowest_as_written
+        lowest = self.lowest_as_written
         state: Structure | None = None
         for round_ in range(ROUNDS):
             if round_ and self.depth and self.effort.is_over:
@@ -483,7 +369,7 @@ class Search:
         if self._simpler is not None:
             return self._simpler.choices(limit)
         ranked = self._ranked(self.grow(None), limit)[:SHORTLIST]
-        tried = dict.fromkeys(self.candidate(s, size) for s in ranked for size in self._chunk_sizes)
+        tried = dict.fromkeys(self.candidate(s, size) for s in ranked for size in self.chunk_sizes)
         with_peaks = [(c, self._predicted_peak(c)) for c in tried if self.worth_running(c)]
         return [(c, peak) for c, peak in with_peaks if peak < self.original.peak_bytes]
 
@@ -494,7 +380,7 @@ class Search:
             tried = [self.candidate(structure, size) for size in self.machine.ranking_chunks]
             fitting = [c for c in tried if self._predicted_peak(c) <= limit]
             if not fitting:
-                small = self.candidate(structure, self._chunk_sizes[0])
+                small = self.candidate(structure, self.chunk_sizes[0])
                 fitting = [small] if self._predicted_peak(small) <= limit else []
             if not fitting:
                 return 1, small.estimate.temp_bytes, small.estimate.seconds
@@ -506,10 +392,10 @@ class Search:
 
     def _predicted_peak(self, candidate: Candidate) -> int:
         """With what a dot takes beside XLA's account, so that the run has room for it where there is a choice."""
-        return self._fixed_bytes + candidate.estimate.temp_bytes + candidate.estimate.packing_bytes
+        return self.fixed_bytes + candidate.estimate.temp_bytes + candidate.estimate.packing_bytes
 
     @property
-    def _fixed_bytes(self) -> int:
+    def fixed_bytes(self) -> int:
         o = self.original
         return o.argument_bytes + o.output_bytes - o.alias_bytes + o.constant_bytes
 
@@ -520,9 +406,10 @@ class Search:
             self.candidate(structure, size, form)
             for structure in shortlist
             for form in _forms(structure)
-            for size in self._chunk_sizes
+            for size in self.chunk_sizes
         )
-        crossed = self._crossed(min(tried, key=lambda c: c.estimate.seconds), ranked) if tried else []
+        fastest = min(tried, key=lambda c: c.estimate.seconds, default=None)
+        crossed = self._crossings.around(fastest, ranked) if fastest else []
         worth = [c for c in (*tried, *crossed) if self.worth_running(c)]
         options = sorted(
             (c for c in worth if self._predicted_peak(c) <= limit * MARGIN),
@@ -536,7 +423,7 @@ class Search:
         if in_library is not None:
             return in_library
         options = [*self._hopeful(worth, options, limit), *options]
-        largest = dict.fromkeys(ranked, self._chunk_sizes[-1])
+        largest = dict.fromkeys(ranked, self.chunk_sizes[-1])
         narrow: Found | None = None
         tries = 0
         for option in options:
@@ -551,69 +438,18 @@ class Search:
                 narrow = narrow or found
                 continue
             # What XLA needs beyond the limit tells how much smaller the chunks have to be.
-            excess = (found.peak_bytes - self._fixed_bytes) / max(1, limit - self._fixed_bytes)
+            excess = (found.peak_bytes - self.fixed_bytes) / max(1, limit - self.fixed_bytes)
             largest[option.structure] = int(option.chunk_bytes / max(1.5, min(excess, 64)))
         if narrow is not None:
             return narrow
-        smallest = [c for s in ranked[:2] if self.worth_running(c := self.candidate(s, self._chunk_sizes[0]))]
-        return min(map(self.confirm, smallest), key=lambda found: found.peak_bytes, default=self._lowest_as_written)
+        smallest = [c for s in ranked[:2] if self.worth_running(c := self.candidate(s, self.chunk_sizes[0]))]
+        return min(map(self.confirm, smallest), key=lambda found: found.peak_bytes, default=self.lowest_as_written)
 
     def _hopeful(self, candidates: Sequence[Candidate], options: Sequence[Candidate], limit: int) -> list[Candidate]:
         """The fastest that should just not fit, where it is much faster than all that should: estimates may be high."""
         slowest = min((c.estimate.seconds for c in options), default=math.inf) / MUCH_FASTER
         near = (c for c in candidates if limit * MARGIN < self._predicted_peak(c) <= limit * HOPE)
         return sorted((c for c in near if c.estimate.seconds < slowest), key=lambda c: c.estimate.seconds)[:1]
-
-    def _crossed(self, best: Candidate, structures: Sequence[Structure]) -> list[Candidate]:
-        """One axis step by step where a step is large, and in each another one in chunks that caches hold.
-
-        An attention head at a time, and in it some queries: as many rows in each product as in a chunk of all heads,
-        in a fraction of the bytes.
-        """
-        if self.depth or best.chunk_bytes <= self.machine.cached or len(self.program.eqns) > CROSSED_EQNS:
-            return []
-        steps = [
-            self.candidate(s, self._chunk_sizes[0])
-            for s in structures
-            if largest_step(s.streaming) > self.machine.cached
-        ]
-        steps = [c for c in steps if c.estimate.seconds <= CROSSED_SLOWER * best.estimate.seconds]
-        outers = sorted(steps, key=lambda c: c.estimate.seconds)[:CROSSED]
-        usual, cached = self.machine.usual_chunk, self.machine.cached
-        sizes = [size for size in self.machine.chunk_sizes if usual / 4 <= size <= 2 * cached]
-        return [crossed for outer in outers for size in sizes if (crossed := self._across(outer, size)) is not None]
-
-    def _across(self, outer: Candidate, chunk_bytes: int) -> Candidate | None:
-        """`outer` with its loops' bodies in chunks along what is fastest there."""
-        key = outer, chunk_bytes
-        if key not in self._crossings:
-            self._crossings[key] = self._make_across(outer, chunk_bytes)
-        return self._crossings[key]
-
-    def _make_across(self, outer: Candidate, chunk_bytes: int) -> Candidate | None:
-        program = self.program.rewritten(outer.closed)
-        if outer not in self._steps:
-            self._steps[outer] = {
-                place: Search(body, self.target, self.progress, self.depth + 1, self.effort)
-                for place, body in inner_programs(program).items()
-            }
-        inner: dict[Place, Candidate] = {}
-        for place, search in self._steps[outer].items():
-            cut = [search.candidate(structure, chunk_bytes) for structure in search.grow(None)]
-            if cut:
-                inner[place] = min(cut, key=lambda c: c.estimate.seconds)
-        if not inner:
-            return None
-        made = with_bodies(program, self.target, {place: c.closed for place, c in inner.items()})
-        return Candidate(
-            closed=made.closed,
-            estimate=estimate(made.closed, self.machine),
-            structure=outer.structure,
-            chunk_bytes=chunk_bytes,
-            chunks=outer.chunks,
-            bodies=tuple(inner.values()),
-            program=made,
-        )
 
     def _in_library(self, options: Sequence[Candidate], limit: int) -> Found | None:
         """The fastest of these whose plain build fits, by the bound on its scratch; None where there is none."""
@@ -623,25 +459,25 @@ class Search:
         suited = [o for o in options if o.estimate.seconds <= slowest and o.suits_library]
         most: dict[Structure | None, float] = {}
         for _ in range(LIBRARY_TRIES if len(self.program.eqns) < LARGE_PROGRAM else 1):
-            option = next((o for o in suited if o.chunk_bytes <= most.get(o.structure, self._chunk_sizes[-1])), None)
+            option = next((o for o in suited if o.chunk_bytes <= most.get(o.structure, self.chunk_sizes[-1])), None)
             if option is None:
                 return None
             found = self.confirm(option, self.library)
             if found.peak_bytes <= limit:
                 return found
-            excess = (found.peak_bytes - self._fixed_bytes) / max(1, limit - self._fixed_bytes)
+            excess = (found.peak_bytes - self.fixed_bytes) / max(1, limit - self.fixed_bytes)
             most[option.structure] = option.chunk_bytes / max(1.5, excess)
         return None
 
     @property
-    def _lowest_as_written(self) -> Found:
+    def lowest_as_written(self) -> Found:
         return Found(self.program, None, min(self.builds.values(), key=lambda c: c.bound_bytes))
 
     def worth_running(self, candidate: Candidate) -> bool:
         """Within the work budget: what takes many times as long has to be written in another way."""
-        return self._affords(candidate.estimate)
+        return self.affords(candidate.estimate)
 
-    def _affords(self, estimate: Estimate) -> bool:
+    def affords(self, estimate: Estimate) -> bool:
         return estimate.seconds <= WORK_BUDGET * self.original_estimate.seconds + WORK_FOR_FREE
 
     def confirm_fastest(self, candidate: Candidate, limit: int) -> Found:
@@ -714,17 +550,10 @@ class Search:
         return self._candidates[key]
 
     @property
-    def _chunk_sizes(self) -> tuple[int, ...]:
+    def chunk_sizes(self) -> tuple[int, ...]:
         """Fewer to choose among where each takes long to trace."""
         sizes = self.machine.chunk_sizes
         return sizes if len(self.program.eqns) < LARGE_PROGRAM else sizes[::2]
-
-
-def eqn_count(jaxpr: jex_core.Jaxpr) -> int:
-    """Eqns of a jaxpr and of the bodies in it."""
-    return len(jaxpr.eqns) + sum(
-        eqn_count(inner) for eqn in jaxpr.eqns for inner in jex_core.jaxprs_in_params(eqn.params)
-    )
 
 
 def largest_value(jaxpr: jex_core.Jaxpr) -> int:

@@ -1,0 +1,6 @@
+"""What to stream, in what chunks and in which order, so that a program fits: tried by estimates, confirmed by XLA."""
+
+from .candidate import Candidate, Found
+from .search import Search
+
+__all__ = ["Candidate", "Found", "Search"]
