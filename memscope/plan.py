@@ -156,8 +156,16 @@ class Plan:
     @property
     def changed(self) -> bool:
         """Whether anything was rewritten."""
-        rewritten = self.loops or self.moved or self.simplified or self.recomputed
-        return bool(rewritten or self.stretches > 1 or self.scheduled_by)
+        return self._computes_otherwise or self.reordered
+
+    @property
+    def reordered(self) -> bool:
+        """Whether the order of its instructions is all that was changed."""
+        return not self._computes_otherwise and (self.stretches > 1 or self.scheduled_by is not None)
+
+    @property
+    def _computes_otherwise(self) -> bool:
+        return bool(self.loops or self.moved or self.simplified or self.recomputed)
 
     @property
     def bounded(self) -> bool:

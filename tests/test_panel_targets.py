@@ -176,6 +176,7 @@ def test_an_order_alone(tmp_path: pathlib.Path) -> None:
     state = opened.settle()
     assert state.plan is not None
     assert state.plan.scheduled_by is not None
+    assert state.plan.reordered
     assert opened.panel.chart.data["after"]["title"].startswith("reordered for ")
     assert opened.panel.chart.data["change"] == dict(opened.panel.table.data["sides"])["after"] == "reordered"
     said = rewrite_html(state.plan)
@@ -197,6 +198,7 @@ def test_a_simpler_way_alone() -> None:
     session.close()
     assert plan is not None
     assert not plan.loops
+    assert not plan.reordered
     said = rewrite_html(plan)
     assert "is not made at all: the first 10 of a sort of 5,000 are its top_k." in said
     assert "chunk" not in said

@@ -81,6 +81,7 @@ def test_a_plan_computes_some_of_it_twice_where_loops_take_many_times_as_long(pl
     assert plan.fits
     assert plan.peak_bytes <= plan.limit_bytes
     assert plan.recomputed
+    assert not plan.reordered
     assert not plan.loops
     assert 1 < plan.extra_work < 2
     assert "made twice" in plan.explain()

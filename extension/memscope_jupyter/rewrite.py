@@ -33,7 +33,7 @@ def rewrite_html(plan: Plan | None) -> str:
 
 def change_word(plan: Plan) -> str:
     """What a plan's function is beside the one as written."""
-    return "rewritten" if plan.loops or plan.moved or plan.simplified else "reordered"
+    return "reordered" if plan.reordered else "rewritten"
 
 
 def source_html(name: str, source: str | None, plan: Plan | None) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import itertools
-import pathlib
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -24,6 +22,7 @@ from memscope.reduced import reduced_arguments
 from memscope.sizes import format_bytes
 from memscope.target import Target, resolve
 
+from .files import free_path, written_instead
 from .rewrite import change_word
 from .state import Bound, Checked, Message, Refused, Stage, State, Tone, error_message
 from .worker import Stopped, Worker
@@ -228,7 +227,7 @@ class Session:
             self._set(message=error_message(error, next_step))
             return
         kept = "" if path == wanted else f"{wanted} was there already and is kept."
-        said = " ".join(filter(None, [kept, _written_instead(plan, path)]))
+        said = " ".join(filter(None, [kept, written_instead(plan, path)]))
         self._set(message=Message(f"Written to {path}.", said, Tone.DONE))
 
     def _compare(self) -> None:
@@ -381,20 +380,6 @@ def _compared(plan: Plan, call: Call) -> Check:
         except Exception:  # the function need not take them: then the rewritten one is run alone, and the check says so
             pass
     return plan.check(*call.args, **call.kwargs)
-
-
-def _written_instead(plan: Plan, path: pathlib.Path) -> str:
-    """What a file holds in place of an order of instructions."""
-    if plan.portable is plan:
-        return ""
-    peak = format_bytes(plan.portable.peak_bytes)
-    return f"No {path.suffix} file can hold an order of instructions: what is in this one peaks at {peak}."
-
-
-def free_path(path: pathlib.Path) -> pathlib.Path:
-    """This path, or the first of `name_2.py`, `name_3.py`, ... where there is such a file already."""
-    numbered = (path.with_stem(f"{path.stem}_{k}") for k in itertools.count(2))
-    return next(p for p in itertools.chain([path], numbered) if not p.exists())
 
 
 def _after_cancel(state: State) -> str:
