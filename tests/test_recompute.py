@@ -133,7 +133,7 @@ def test_sorts_are_made_once_and_random_bits_from_the_same_key() -> None:
         assert primitives(each.program)["random_seed"] == primitives(program)["random_seed"]
 
 
-def test_effects_happen_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_effects_happen_once() -> None:
     program = trace(jax.grad(functools.partial(sorted_layers, printing=True)), (normal(1 << 12),))
     found = recomputations(program, CPU)
     assert found
