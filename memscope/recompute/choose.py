@@ -65,9 +65,10 @@ def recomputations(program: Program, target: Target) -> tuple[Recomputation, ...
     """Those that hold less at once than the program as written, by work; each holds less than the one before."""
     before = Recomputation(program, (), estimate(program.closed, machine_of(target)), most_held(program))
     found = [before]
+    rounds = ROUNDS if len(program.eqns) < LARGE_PROGRAM else 1
     for level in Level:
         round_ = [before]
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             lowest = min(round_, key=lambda r: r.held_bytes)
             round_ = list(_once_more(lowest, level, target))
             better = [r for r in round_ if r.held_bytes < lowest.held_bytes]
