@@ -39,6 +39,7 @@ class HandPlan:
     limit_bytes: int | None = 1 << 30
     target: Target = CPU
     build: Build = Build.REFERENCE
+    executable: Fn | None = None
 
     def for_arguments(self, *args: Any, **kwargs: Any) -> HandPlan:
         return hand_plan(self.original, self.by_hand, *args, **kwargs)

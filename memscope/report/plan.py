@@ -82,8 +82,8 @@ def _order_lines(plan: Plan) -> list[str]:
     if plan.scheduled_by is not None:
         return [
             "",
-            f"  its instructions run in another order ({plan.scheduled_by}), so that less is alive at once: the same",
-            "  work and the same bits.",
+            f"  its instructions run in another order ({plan.scheduled_by}), so that less is alive at once:",
+            "  the same work and the same bits.",
         ]
     if plan.stretches == 1:
         return []
