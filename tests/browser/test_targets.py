@@ -65,7 +65,7 @@ def test_a_gpu_that_is_not_here(panel: Locator, desk: Desk, lab: Lab) -> None:
     expect(panel.get_by_role("status")).to_contain_text("a call of it here raises TargetError")
     called = desk.evaluate("knn_safe(jnp.ones((150_000, 16)), jnp.ones((30_000, 16)))")
     assert called.startswith("knn was planned for a100-40gb, which is not here")
-    for name in ("knn_safe.py", "knn_safe.jaxexport"):
+    for name in ("knn_a100.py", "knn_a100.jaxexport"):
         panel.locator(".widget-text input").last.fill(name)
         panel.get_by_role("button", name="Export").click()
         expect(panel.get_by_role("status")).to_contain_text(f"Written to {name}.")
