@@ -192,25 +192,24 @@ def _profile(parsed: argparse.Namespace) -> int:
     profile = call.profile(options)
     capacity = resolve(options.target).capacity_bytes
     limit = capacity if options.limit is None else parse_limit(options.limit, profile.peak_bytes)
-    reported = profile.peak_bytes if profile.plain_peak_bytes is None else profile.plain_peak_bytes
-    most = reported if profile.plain_bound_bytes is None else profile.plain_bound_bytes
-    fits = most <= limit
+    plain = profile.peak_bytes if profile.plain_bound_bytes is None else profile.plain_bound_bytes
+    least = min(profile.peak_bytes, plain)
+    fits = least <= limit
     if parsed.json:
         _print_json({**profile.to_dict(), "limit_bytes": limit, "fits": fits})
     else:
         print(profile_line(profile, call, options) if options.quiet else profile)
     if html is not None:
         _write(html, profile.to_html())
-    if reported > limit:
+    if not fits:
         _say(
-            f"{call.name} under a plain jax.jit needs {format_bytes(reported)}, over the limit of "
-            f"{format_bytes(limit)}: memscope plan looks for a version that fits."
+            f"{call.name} needs {format_bytes(least)}, over the limit of {format_bytes(limit)}: "
+            "memscope plan looks for a version that fits."
         )
-    elif not fits:
+    elif plain > limit:
         _say(
-            f"{call.name} under a plain jax.jit may not fit in {format_bytes(limit)}: XLA reports "
-            f"{format_bytes(reported)}, and with scratch that it leaves out the peak is at most {format_bytes(most)}. "
-            "memscope plan looks for a version whose bound fits as well."
+            f"{call.name} fits in {format_bytes(limit)} as memscope plan compiles it. A plain jax.jit may take up to "
+            f"{format_bytes(plain)}, with scratch that XLA does not report."
         )
     return FITS if fits else TOO_BIG
 

@@ -61,18 +61,20 @@ def test_profile_over_a_limit(capsys: pytest.CaptureFixture[str]) -> None:
     assert "memscope plan" in capsys.readouterr().err
 
 
-def test_profile_that_may_need_more_than_xla_reports(capsys: pytest.CaptureFixture[str]) -> None:
+def test_profile_that_fits_in_one_build_and_may_not_in_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["profile", "knn.py:nearest", "--shapes", SHAPES, "--json"]
     assert main(argv) == 0
     told = json.loads(capsys.readouterr().out)
-    reported, most = told["plain_peak_bytes"], told["plain_bound_bytes"]
-    assert reported < most
-    assert main([*argv, "--limit", str(reported)]) == 3
+    exact, plain = told["peak_bytes"], told["plain_bound_bytes"]
+    assert exact < plain
+    assert main([*argv, "--limit", str(exact - 1)]) == 3
     out, err = capsys.readouterr()
     assert json.loads(out)["fits"] is False
-    assert f"may not fit in {format_bytes(reported)}: XLA reports {format_bytes(reported)}, and" in err
-    assert f"the peak is at most {format_bytes(most)}" in err
-    assert main([*argv, "--limit", str(most)]) == 0
+    assert f"needs {format_bytes(exact)}, over the limit" in err
+    assert main([*argv, "--limit", str(exact)]) == 0
+    assert f"A plain jax.jit may take up to {format_bytes(plain)}" in capsys.readouterr().err
+    assert main([*argv, "--limit", str(plain)]) == 0
+    assert "jax.jit" not in capsys.readouterr().err
 
 
 def test_arguments_from_a_function(capsys: pytest.CaptureFixture[str]) -> None:
