@@ -45,7 +45,8 @@ class Closure:
         self.axes = axis_map(program)
         self.generated = generated_vars(program)
         self.relayouts = relayout_vars(program)
-        self.guards = {v for online in online_sums(program).values() for v in online.guards}
+        self.online = online_sums(program)
+        self.guards = {v for online in self.online.values() for v in online.guards}
 
     def build(self, streamed: Iterable[Var], hints: Mapping[Var, Collection[int]], one_way: bool = False) -> Streaming:
         """Loops that stream as many of `streamed` as can be; none where that is no intermediate at all.
@@ -315,4 +316,5 @@ class _Attempt:
 
     def streaming(self, obstacles: tuple[Obstacle, ...]) -> Streaming:
         """The loops of the sinks chosen."""
-        return arrange(self.program, self.sinks, self.needs, self.streamed, self.remade, obstacles, self.one_way)
+        given = self.sinks, self.closure.online, self.needs, self.streamed, self.remade
+        return arrange(self.program, *given, obstacles, self.one_way)

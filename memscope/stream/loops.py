@@ -9,7 +9,7 @@ from jax.extend import core as jex_core
 from ..program import Program, is_var
 from .folds import least_rows
 from .needs import Demand, Needs
-from .online import online_sums
+from .online import Online
 from .structure import Carried, Fold, Joined, LoopPlan, Obstacle, Sink, Stack, Streaming, sink_steps, sink_vars
 from .tasks import Task
 
@@ -19,6 +19,7 @@ Var = jex_core.Var
 def arrange(
     program: Program,
     sinks: list[Sink],
+    online: Mapping[int, Online],
     needs: Needs,
     streamed: frozenset[Var],
     remade: frozenset[Var],
@@ -26,7 +27,7 @@ def arrange(
     one_way: bool,
 ) -> Streaming:
     """The loops that leave these sinks behind, in an order in which each finds what it needs."""
-    arrangement = _Arrangement(program, sinks, needs, streamed, remade)
+    arrangement = _Arrangement(program, sinks, online, needs, streamed, remade)
     loops = arrangement.loops()
     return Streaming(
         program=program,
@@ -42,7 +43,13 @@ def arrange(
 
 class _Arrangement:
     def __init__(
-        self, program: Program, sinks: list[Sink], needs: Needs, streamed: frozenset[Var], remade: frozenset[Var]
+        self,
+        program: Program,
+        sinks: list[Sink],
+        online: Mapping[int, Online],
+        needs: Needs,
+        streamed: frozenset[Var],
+        remade: frozenset[Var],
     ) -> None:
         self.program = program
         self.sinks = sinks
@@ -52,7 +59,7 @@ class _Arrangement:
         self.bodies = {sink: self._body(sink) for sink in sinks}
         self.leaves = {sink: self._leaves(body) for sink, body in self.bodies.items()}
         self.owners = {sink.task: sink for sink in sinks if isinstance(sink, Carried)}
-        self.joinable: dict[Sink, Joined] = {joined.total: joined for joined in _joinable(program, sinks)}
+        self.joinable: dict[Sink, Joined] = {joined.total: joined for joined in _joinable(online, sinks)}
         self.joined: dict[Sink, Joined] = {}
         self.later: dict[Sink, int] = {}
         self.levels, self._available = self._levels()
@@ -226,10 +233,10 @@ class _Arrangement:
         return tuple(item for _, item in sorted(keyed, key=lambda pair: pair[0]))
 
 
-def _joinable(program: Program, sinks: Iterable[Sink]) -> Iterable[Joined]:
+def _joinable(sums: Mapping[int, Online], sinks: Iterable[Sink]) -> Iterable[Joined]:
     """The sums that could go with a maximum: both over the same streamed axis of x."""
     folds = {sink.task.eqn: sink for sink in sinks if isinstance(sink, Fold)}
-    for index, online in online_sums(program).items():
+    for index, online in sums.items():
         total, maximum = folds.get(index), folds.get(online.maximum)
         if total is None or maximum is None or (total.task.factor is None or maximum.task.factor is None):
             continue
