@@ -78,9 +78,10 @@ class Structures:
             choices.append(self._structure(wanted, hints, one_way=False))
         for structure in choices:
             yield structure
-            shared = shared_boundary(structure.streaming, int(nbytes(seed) * WORTH_SHARING))
-            if shared:
-                yield self._structure(wanted - shared, hints, structure.streaming.one_way)
+            at_most = int(nbytes(seed) * WORTH_SHARING)
+            for kept in (awaited_sources(structure.streaming, at_most), shared_boundary(structure.streaming, at_most)):
+                if kept:
+                    yield self._structure(wanted - kept, hints, structure.streaming.one_way)
         if len(first.streaming.loops) > 1:
             large = large_vars(wanted & first.streaming.streamed)
             yield self._structure(large, hints, one_way=True)
@@ -115,6 +116,29 @@ def shared_boundary(streaming: Streaming, at_most: int) -> set[Var]:
                 boundary.update(a for a in eqn.invars if is_var(a) and a in made and nbytes(a) <= at_most)
         made |= own
     return boundary
+
+
+def awaited_sources(streaming: Streaming, at_most: int) -> set[Var]:
+    """Small streamed intermediates that lead, without large ones, to what an early loop leaves for later ones.
+
+    Such as the weights that a loss is divided by the sum of: taken before all loops, nothing has to wait for it.
+    """
+    program, streamed = streaming.program, streaming.streamed
+    last = max((loop.level for loop in streaming.loops), default=0)
+    early = [sink for loop in streaming.loops if loop.level < last for sink in loop.sinks]
+    sources: set[Var] = set()
+    for sink in early:
+        leading: set[Var] = set()
+        waiting = [a for a in program.eqns[sink.task.eqn].invars if is_var(a) and a in streamed]
+        while waiting:
+            var = waiting.pop()
+            if var not in leading:
+                leading.add(var)
+                eqn = program.eqns[program.producer[var]]
+                waiting += [a for a in eqn.invars if is_var(a) and a in streamed]
+        if all(nbytes(var) <= at_most for var in leading):
+            sources |= leading
+    return sources
 
 
 def large_vars(streamed: frozenset[Var]) -> frozenset[Var]:
