@@ -144,10 +144,11 @@ def test_the_problem_counts_what_the_module_holds(name: str) -> None:
     entry = problems.problem(module.entry, held)
     assert held[module.entry_id] >= 0.95 * made.temp_bytes
     assert held[module.entry_id] - entry.host_bytes <= 1.02 * made.temp_bytes
-    if entry.with_results is not None:
-        end = len(entry.nodes)
-        with_results = entry.with_results.peak((*entry.default, end))
-        assert with_results - entry.host_bytes <= 1.02 * made.temp_bytes
+    if entry.hosts is not None:
+        order = entry.hosts.with_ends(entry.default)
+        assert entry.hosts.full.peak(order) - entry.hosts.bytes <= 1.02 * made.temp_bytes
+        for prices in entry.hosts.prices():
+            assert entry.hosts.priced(prices).peak(order) - sum(prices) <= 1.02 * made.temp_bytes
 
 
 def test_every_instruction_stands_in_the_sequence_once() -> None:

@@ -38,6 +38,9 @@ HOSTS_MATTER = 0.002
 SOLVING = 0.6
 """The share of the time for the search that goes into live bytes; the rest is for the gaps between buffers."""
 
+PRICING, PRICE_SECONDS = 0.5, 0.5
+"""How much of the time left goes into a bound where results' memory matters, and seconds for one set of prices."""
+
 WORTH = 0.001
 """By what share of the temporaries an order has to be better than another one to be worth a look."""
 
@@ -185,6 +188,7 @@ class _Orders:
                 chosen[computation.id] = problem.sequence(orders[0])
         candidates = [{**chosen, computation.id: problem.sequence(order)} for order in orders]
         ranked = sorted(zip(map(self._predicted, candidates), orders, candidates, strict=True), key=lambda r: r[0])
+        self._raise_bound(problem, ranked[0][1], (1 - WORTH) * ranked[0][0])
         if not self._module.donations:  # of an order that can't be set, only the bound is of use
             order, predicted = packed(
                 self._module, problem, chosen, ranked[0][1], int((1 + WORTH) * self.bound), self._until
@@ -198,13 +202,13 @@ class _Orders:
     def _solved(self, computation: ComputationOrder) -> list[Order]:
         """Orders of one computation, best first; what it holds, and may hold at the least, is noted down."""
         hints = self._hints(computation)
-        problem = computation.problem
-        if computation.with_results is not None and self._hosts_matter(computation):
-            problem = computation.with_results
-        solution = solve(
-            problem, SOLVING * self._left(), [_of_size(hint, problem.size) for hint in hints], self._progress
-        )
-        orders = [_of_size(order, len(computation.nodes)) for order in solution.candidates]
+        hosts = computation.hosts if self._hosts_matter(computation) else None
+        if hosts is None:
+            solution = solve(computation.problem, SOLVING * self._left(), hints, self._progress)
+            orders = list(solution.candidates)
+        else:
+            solution = solve(hosts.full, SOLVING * self._left(), list(map(hosts.with_ends, hints)), self._progress)
+            orders = list(map(hosts.without_ends, solution.candidates))
         self.remark = self.remark or solution.remark
         bound = solution.lower_bound_bytes - computation.host_bytes - self._inner_slack(computation)
         held = computation.problem.peak(orders[0])
@@ -212,6 +216,19 @@ class _Orders:
         self._slack[computation.computation.id] = held - max(0, bound)
         self.bound = max(0, bound)
         return list(dict.fromkeys([*orders, *hints]))
+
+    def _raise_bound(self, computation: ComputationOrder, order: Order, enough: float) -> None:
+        """Proves more of the last computation, by other prices for results' memory, until it is enough."""
+        hosts = computation.hosts
+        if hosts is None:
+            return
+        until = time.perf_counter() + PRICING * self._left()
+        for prices in hosts.prices():
+            left = until - time.perf_counter()
+            if left < 0 or self.bound >= enough:
+                break
+            solution = solve(hosts.priced(prices), min(PRICE_SECONDS, left), [hosts.with_ends(order)])
+            self.bound = max(self.bound, solution.lower_bound_bytes - sum(prices) - self._inner_slack(computation))
 
     def _hints(self, computation: ComputationOrder) -> list[Order]:
         """The orders of XLA's own schedulers, where they are orders of the same instructions."""
@@ -230,10 +247,3 @@ class _Orders:
 
     def _left(self) -> float:
         return max(0.0, self._until - time.perf_counter())
-
-
-def _of_size(order: Order, size: int) -> Order:
-    """An order with or without the node at the end that reads the call's results."""
-    if len(order) < size:
-        return (*order, *range(len(order), size))
-    return tuple(node for node in order if node < size)
