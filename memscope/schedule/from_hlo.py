@@ -7,7 +7,6 @@ their caller is the caller's.
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from ..hlo.dataflow import RUNS_COMPUTATIONS, Dataflow, positions
 from ..hlo.module import Computation, Instruction, Module
 from ..hlo.place import may_take_over, result_values, sharing_values
 from ..hlo.ranges import flatten, reads
-from .hosts import Host, Hosts
+from .hosts import Hosts, hosts_of
 from .problem import Loan, Order, OrderProblem, Storage
 
 # They compute nothing and hold nothing of their own.
@@ -239,32 +238,18 @@ class _Builder:
     def _hosts(self, predecessors: list[set[int]], inside: list[Group]) -> Hosts | None:
         """The results' memory, as far as temporaries fit into it."""
         end, start = len(self._nodes), len(self._nodes) + 1
-        everything = set(range(end))
-        storages, groups, hosts = [self._storage(g) for g in inside], list(inside), []
-        own = sorted(self._of.bytes(g) for g in inside)
-        others = sorted(self._of.bytes(g) for g in self._of.groups if self._of.is_temporary(g) and g not in set(inside))
+        waits = [*({*before, start} for before in predecessors), {*range(end), start}, set()]
+        storages, groups, places = [self._storage(g) for g in inside], list(inside), []
         for group in filter(self._of.is_result, self._of.groups):
-            size = self._of.bytes(group)
-            largest, largest_inside = _largest(own, size), _largest(others, size)
-            if not max(largest, largest_inside):
-                continue
             given = tuple(v for v in group if self._of.is_argument((v,)))
             made = tuple(v for v in group if v not in given)
             parts = [(part, by) for part, by in ((given, start), (made, end)) if part]
-            hosts.append(
-                Host(
-                    size,
-                    tuple(range(len(storages), len(storages) + len(parts))),
-                    max(largest, largest_inside),
-                    largest_inside,
-                )
-            )
+            places.append(tuple(range(len(storages), len(storages) + len(parts))))
             storages += [self._storage(part, by) for part, by in parts]
             groups += [part for part, _ in parts]
-        if not hosts:
-            return None
-        waits = [*({*before, start} for before in predecessors), everything | {start}, set()]
-        return Hosts(self._problem(waits, storages, groups), len(inside), tuple(hosts))
+        own = set(inside)
+        inner = [self._of.bytes(g) for g in self._of.groups if g not in own and self._of.is_temporary(g)]
+        return hosts_of(self._problem(waits, storages, groups), len(inside), places, inner)
 
     def _problem(self, predecessors: list[set[int]], storages: list[Storage], groups: list[Group]) -> OrderProblem:
         alone = {group[0]: k for k, group in enumerate(groups) if len(group) == 1}
@@ -276,11 +261,6 @@ class _Builder:
         ]
         extra = self._extra + (0,) * (len(predecessors) - len(self._nodes))
         return OrderProblem(tuple(tuple(sorted(p)) for p in predecessors), tuple(storages), tuple(loans), extra)
-
-
-def _largest(sizes: Sequence[int], limit: int) -> int:
-    """The largest of some sorted sizes up to a limit; 0 where there is none."""
-    return next(iter(sizes[: bisect.bisect_right(sizes, limit)][-1:]), 0)
 
 
 def _kept_apart(accesses: Sequence[_Access]) -> Iterator[tuple[int, int]]:
