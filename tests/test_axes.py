@@ -159,6 +159,31 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[int, set[int]]]
         {0: {0}},
     ),
     "gather_outside_nan": (lambda t, i: t.at[i].get(mode="fill"), (floats(9, 4), ints(13, 20)), {0: {0}}),
+    "gather_slices": (
+        lambda t, i: jax.vmap(lambda k: lax.dynamic_slice(t, (0, k), (9, 3)))(i),
+        (floats(9, 8), ints(9, 13)),
+        {0: {0}, 1: {0}},
+    ),
+    **{
+        f"gather_whole_{mode}": (
+            lambda t, i, mode=mode: lax.gather(
+                t, i[:, None] - 1, lax.GatherDimensionNumbers((1, 2), (), (0,)), (9, 3), mode=mode
+            ),
+            (floats(9, 3), ints(3, 13)),
+            {0: {0, 1}, 1: {0}},
+        )
+        for mode in ("clip", "fill")
+    },
+    **{
+        f"scatter_whole_{mode}": (
+            lambda t, i, u, mode=mode: lax.scatter_add(
+                t, i[:, None] - 1, u, lax.ScatterDimensionNumbers((1, 2), (), (0,)), mode=mode
+            ),
+            (floats(9, 3), ints(3, 13), floats(13, 9, 3)),
+            {0: {0, 1}, 1: {0}, 2: {0, 1, 2}},
+        )
+        for mode in ("clip", "drop")
+    },
     "gather_batched": (
         lambda x, i: jnp.take_along_axis(x, i, axis=1),
         (floats(8, 6), ints(6, 8, 3)),

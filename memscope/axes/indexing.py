@@ -68,7 +68,10 @@ def dynamic_update_slice(eqn: Eqn) -> Sequence[Factor]:
 
 @rule("gather", why="the gather may read anywhere along this axis")
 def gather(eqn: Eqn) -> Sequence[Factor]:
-    """`table, n i -> n w`: index rows and batches are mapped, and so are whole slices of the table."""
+    """`table, n i -> n w`: index rows and batches are mapped, and so are whole slices of the table.
+
+    A slice of a whole axis starts at 0, or nowhere, whatever the index: so does that of a window of it.
+    """
     dims, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
     operand, indices, result = (shape_of(a) for a in (*eqn.invars[:2], eqn.outvars[0]))
     batch_out = [a for a in range(len(result)) if a not in dims.offset_dims]
@@ -83,17 +86,26 @@ def gather(eqn: Eqn) -> Sequence[Factor]:
     hidden = {*dims.collapsed_slice_dims, *dims.operand_batching_dims}
     window = [a for a in range(len(operand)) if a not in hidden]
     for out, axis in zip(dims.offset_dims, window, strict=True):
-        if sizes[axis] == operand[axis] and axis not in dims.start_index_map:
+        if sizes[axis] == operand[axis]:
             factors.append(mapped(operand[axis], [axis, None], [out]))
     return [*factors, *_table_rows(eqn)]
 
 
 def _table_rows(eqn: Eqn) -> list[Factor]:
     """`n w, i -> i w`: the indexed rows of the table, each found in the chunk that holds it."""
-    dims, operand = eqn.params["dimension_numbers"], shape_of(eqn.invars[0])
+    operand = shape_of(eqn.invars[0])
     known = eqn.params["mode"] != GatherScatterMode.FILL_OR_DROP or missing_value(eqn) is not None
-    rows = [a for a in dims.collapsed_slice_dims if a in dims.start_index_map] if known else []
-    return [folded(operand[axis], [axis, None], 1, "gather") for axis in rows]
+    return [folded(operand[axis], [axis, None], 1, "gather") for axis in picked_axes(eqn)] if known else []
+
+
+def picked_axes(eqn: Eqn) -> dict[int, int]:
+    """For each axis of the table of which an index names a single row, the column of the index that does so."""
+    dims = eqn.params["dimension_numbers"]
+    if eqn.primitive.name == "gather":
+        indexed, single = dims.start_index_map, dims.collapsed_slice_dims
+    else:
+        indexed, single = dims.scatter_dims_to_operand_dims, dims.inserted_window_dims
+    return {axis: column for column, axis in enumerate(indexed) if axis in single}
 
 
 def wide_indices(indices: Any) -> Any:
@@ -154,11 +166,10 @@ def scatter(eqn: Eqn) -> Sequence[Factor]:
     hidden = {*dims.inserted_window_dims, *dims.operand_batching_dims}
     window = [a for a in range(len(operand)) if a not in hidden]
     for update, axis in zip(dims.update_window_dims, window, strict=True):
-        if updates[update] == operand[axis] and axis not in dims.scatter_dims_to_operand_dims:
+        if updates[update] == operand[axis]:
             factors.append(mapped(operand[axis], [axis, None, update], [axis]))
     if eqn.params["mode"] != GatherScatterMode.CLIP:
-        written = [a for a in dims.inserted_window_dims if a in dims.scatter_dims_to_operand_dims]
-        factors += [mapped(operand[axis], [axis, None, None], [axis]) for axis in written]
+        factors += [mapped(operand[axis], [axis, None, None], [axis]) for axis in picked_axes(eqn)]
     return factors
 
 
@@ -166,6 +177,5 @@ def scatter(eqn: Eqn) -> Sequence[Factor]:
 def _dropping(eqn: Eqn, factor: Factor, steps: int) -> dict[str, Any]:
     """A window of the table takes the updates of its own rows; those of others fall outside it."""
     at = factor.ins[0]
-    indexed = eqn.params["dimension_numbers"].scatter_dims_to_operand_dims
-    drops = isinstance(at, At) and at.axis in indexed and factor.ins[1] is None
+    drops = isinstance(at, At) and at.axis in picked_axes(eqn) and factor.ins[1] is None
     return {"mode": GatherScatterMode.FILL_OR_DROP} if drops else {}

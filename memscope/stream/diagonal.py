@@ -18,7 +18,7 @@ from jax.extend import core as jex_core
 
 from ..axes import At, Factor, factors
 from ..axes.factor import shape_of
-from ..axes.indexing import wide_indices
+from ..axes.indexing import picked_axes, wide_indices
 from ..axes.table import mapped
 from ..evaluate import bind
 from ..program import Atom, Program, aval_of, is_var
@@ -141,12 +141,10 @@ def local_indices(eqn: jex_core.JaxprEqn, factor: Factor, indices: Any, first: A
     that wraps round in a narrow type.
     """
     indices = wide_indices(indices)
-    at = factor.ins[0]
-    dims = eqn.params["dimension_numbers"]
-    indexed = dims.start_index_map if eqn.primitive.name == "gather" else dims.scatter_dims_to_operand_dims
-    if not isinstance(at, At) or at.axis not in indexed:
+    at, column_of = factor.ins[0], picked_axes(eqn)
+    if not isinstance(at, At) or at.axis not in column_of:
         return indices
-    return indices.at[..., indexed.index(at.axis)].add(-jax.lax.convert_element_type(first, indices.dtype))
+    return indices.at[..., column_of[at.axis]].add(-jax.lax.convert_element_type(first, indices.dtype))
 
 
 def writes_counted_rows(eqn: jex_core.JaxprEqn, factor: Factor) -> bool:
@@ -154,8 +152,7 @@ def writes_counted_rows(eqn: jex_core.JaxprEqn, factor: Factor) -> bool:
     if not eqn.primitive.name.startswith("scatter"):
         return False
     at, rows = factor.ins[:2]
-    indexed = eqn.params["dimension_numbers"].scatter_dims_to_operand_dims
-    return isinstance(at, At) and isinstance(rows, At) and at.axis in indexed
+    return isinstance(at, At) and isinstance(rows, At) and at.axis in picked_axes(eqn)
 
 
 @functools.lru_cache(maxsize=8)
