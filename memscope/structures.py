@@ -12,6 +12,7 @@ from .axes.factor import shape_of
 from .program import Program, is_var, nbytes
 from .stream import Closure, Obstacle, Streaming
 from .stream.closure import LARGE
+from .stream.structure import sink_vars
 
 Var = jex_core.Var
 Hints = dict[Var, list[int]]
@@ -101,21 +102,33 @@ class Structures:
 
 
 def shared_boundary(streaming: Streaming, at_most: int) -> set[Var]:
-    """Small streamed intermediates that a later loop reads and an earlier one computes already.
+    """Small streamed intermediates that a later loop reads and an earlier one computes, or could compute.
 
     Keeping them whole costs their bytes and saves computing all that leads to them again.
     """
-    program = streaming.program
+    program, levels = streaming.program, _levels(streaming)
     made: set[Var] = set()
     boundary: set[Var] = set()
     for loop in sorted(streaming.loops, key=lambda loop: loop.level):
-        own = {v for task in loop.body for v in program.eqns[task.eqn].outvars} & streaming.streamed
         for task in loop.body:
             eqn = program.eqns[task.eqn]
-            if not any(v in made for v in eqn.outvars):
-                boundary.update(a for a in eqn.invars if is_var(a) and a in made and nbytes(a) <= at_most)
-        made |= own
+            small = [a for a in eqn.invars if is_var(a) and a in streaming.streamed and nbytes(a) <= at_most]
+            if max((levels.get(a, 0) for a in eqn.invars if is_var(a)), default=0) == loop.level:
+                boundary.update(a for a in small if levels[a] < loop.level)
+            elif not any(v in made for v in eqn.outvars):
+                boundary.update(a for a in small if a in made)
+        made |= {v for task in loop.body for v in program.eqns[task.eqn].outvars} & streaming.streamed
     return boundary
+
+
+def _levels(streaming: Streaming) -> dict[Var, int]:
+    """For each intermediate the level of loops from which on it can be had: one more than that which leaves it."""
+    left = {v: loop.level + 1 for loop in streaming.loops for sink in loop.sinks for v in sink_vars(sink)}
+    levels: dict[Var, int] = {}
+    for eqn in streaming.program.eqns:
+        level = max((levels.get(a, 0) for a in eqn.invars if is_var(a)), default=0)
+        levels.update((v, left.get(v, level)) for v in eqn.outvars)
+    return levels
 
 
 def awaited_sources(streaming: Streaming, at_most: int) -> set[Var]:
