@@ -12,7 +12,7 @@ from memscope.plan import SinkInfo
 from memscope.report.plan import KINDS, array_text
 from memscope.sizes import format_bytes
 
-RECOMPUTED_SHOWN = 4
+RECOMPUTED_SHOWN = SCALED_SHOWN = 4
 """How many of the arrays that are computed twice are named; a deep network has hundreds."""
 
 
@@ -26,7 +26,15 @@ def rewrite_html(plan: Plan | None) -> str:
             "<p>Drag the limit to the left, and this tab says what it would take to get there.</p>"
         )
     loops = (sentence for loop in plan.loops for sentence in _loop(loop))
-    sentences = [*_in_order(plan), *_simplified(plan), *_recomputed(plan), *_moved(plan), *loops, _cost(plan)]
+    sentences = [
+        *_in_order(plan),
+        *_simplified(plan),
+        *_scaled(plan),
+        *_recomputed(plan),
+        *_moved(plan),
+        *loops,
+        _cost(plan),
+    ]
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
     return f"<ul>{items}</ul>{_figures(plan)}"
 
@@ -76,6 +84,17 @@ def _simplified(plan: Plan) -> list[str]:
         f"{array_text(gone.dtype, gone.shape)}{_at(gone.source)}, {format_bytes(gone.bytes)}, is not made at all: "
         f"{gone.why}."
         for gone in plan.simplified
+    ]
+
+
+def _scaled(plan: Plan) -> list[str]:
+    shown = [f"{array_text(s.dtype, s.shape)} of {s.op}{_at(s.source)}" for s in plan.scaled[:SCALED_SHOWN]]
+    more = len(plan.scaled) - len(shown)
+    if not shown:
+        return []
+    return [
+        f"Factors that are only known at the end scale sums, not each of their terms: {', '.join(shown)}"
+        + (f" and {more:,} more." if more > 0 else ".")
     ]
 
 

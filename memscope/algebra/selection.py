@@ -104,7 +104,7 @@ def _mask(program: Program, eqn: Eqn, axis: int) -> Selection | None:
 
 def _masked(program: Program, eqn: Eqn, axis: int) -> Selection | None:
     mask, *cases = eqn.invars
-    if len(cases) != 2 or not _is_zero(program, cases[0]) or shape_of(mask) != shape_of(eqn.outvars[0]):
+    if len(cases) != 2 or not is_zero(program, cases[0]) or shape_of(mask) != shape_of(eqn.outvars[0]):
         return None
     found = _selection(program, mask, axis)
     if found is None or found.value is not None:
@@ -117,11 +117,12 @@ def _masked(program: Program, eqn: Eqn, axis: int) -> Selection | None:
     return None
 
 
-def _is_zero(program: Program, atom: Atom) -> bool:
+def is_zero(program: Program, atom: Atom) -> bool:
+    """Whether all elements are zero by construction."""
     if not is_var(atom):
         return not shape_of(atom) and not atom.val
     eqn = eqn_of(program, atom)
-    return eqn is not None and eqn.primitive.name in _KEEPS_ZERO and _is_zero(program, eqn.invars[0])
+    return eqn is not None and eqn.primitive.name in _KEEPS_ZERO and is_zero(program, eqn.invars[0])
 
 
 def _is_identity(program: Program, selection: Selection) -> bool:

@@ -51,12 +51,13 @@ def linear_factors(eqn: Eqn, steps: int) -> list[Factor]:
             tuple(share if i in shared else None for i in range(len(eqn.invars))),
             (share,) * len(eqn.outvars),
         )
-        for shared in _shared_operands(eqn)
+        for shared in linear_operands(eqn)
         if eqn.outvars and all(_sums(v) for v in eqn.outvars) and all(_sums(eqn.invars[i]) for i in shared)
     ]
 
 
-def _shared_operands(eqn: Eqn) -> list[Shared]:
+def linear_operands(eqn: Eqn) -> list[Shared]:
+    """Sets of operands that an eqn is linear in, all of a set together."""
     name, count = eqn.primitive.name, len(eqn.invars)
     if name in TOGETHER:
         places = PLACES.get(name, lambda count: [])(count)

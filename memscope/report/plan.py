@@ -11,11 +11,13 @@ from .html import page, profile_fragment
 from .text import uncounted
 
 if TYPE_CHECKING:
-    from ..algebra import Simplification
+    from ..algebra import Scaled, Simplification
     from ..inside import Moved
     from ..plan import Loop, Plan, SinkInfo, Stream
     from ..profile import Buffer
     from ..recompute import Recomputed
+
+SCALED_SHOWN = 4
 
 
 def plan_text(plan: Plan) -> str:
@@ -40,6 +42,7 @@ def _lines(plan: Plan) -> list[str]:
         *notes,
         f"  time        {plan.slowdown:.2f}x of before (estimated), arithmetic {plan.extra_work:.2f}x (counted)",
         *(line for gone in plan.simplified for line in _simplified_lines(gone)),
+        *_scaled_lines(plan.scaled),
         *_recomputed_lines(plan.recomputed),
         *_order_lines(plan),
         *(line for moved in plan.moved for line in _moved_lines(moved)),
@@ -65,6 +68,14 @@ def _as_written(plan: Plan) -> list[str]:
 def _simplified_lines(gone: Simplification) -> list[str]:
     array = f"{array_text(gone.dtype, gone.shape)}  {format_bytes(gone.bytes)}"
     return ["", f"  {gone.op}{_at(gone.source)}: {gone.why}", f"    never made   {array}"]
+
+
+def _scaled_lines(scaled: Sequence[Scaled]) -> list[str]:
+    if not scaled:
+        return []
+    lines = ["", "  scaled after they are summed up, not term by term, as their factor is only known at the end:"]
+    lines += [f"    {array_text(s.dtype, s.shape)}  {s.op}{_at(s.source)}" for s in scaled[:SCALED_SHOWN]]
+    return [*lines, *([f"    and {len(scaled) - SCALED_SHOWN} more"] if len(scaled) > SCALED_SHOWN else [])]
 
 
 def _recomputed_lines(recomputed: Sequence[Recomputed]) -> list[str]:

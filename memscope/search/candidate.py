@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from jax.extend import core as jex_core
 
-from ..algebra import Simplification
+from ..algebra import Scaled, Simplification
 from ..barriers import Ordering
 from ..compile import Build, Compiled
 from ..cost import Estimate
@@ -41,6 +41,7 @@ class Candidate:
       bodies: what loops and branches of the program have got as their bodies.
       moved: what is made inside them now.
       simplified: what is not made any more.
+      scaled: what is scaled after it was summed up.
       recomputed: what is dropped and made again later.
       program: what its eqns are the eqns of, where that is not the program that was searched.
       order: the order that its eqns are kept in by barriers, where it is not XLA's.
@@ -55,6 +56,7 @@ class Candidate:
     bodies: tuple[Candidate, ...] = ()
     moved: tuple[Moved, ...] = ()
     simplified: tuple[Simplification, ...] = ()
+    scaled: tuple[Scaled, ...] = ()
     recomputed: tuple[Recomputed, ...] = ()
     program: Program | None = None
     order: Ordering | None = None

@@ -33,6 +33,7 @@ from ..target import Target
 from ..trace import trace_flat
 from .candidate import LIBRARY_GAIN, Candidate, Effort, Found
 from .crossing import Crossings
+from .late import Late
 from .order import Reordered
 from .twice import Twice
 
@@ -97,6 +98,7 @@ class Search:
         self._crossings = Crossings(self)
         self._reordered = Reordered(self)
         self._twice = Twice(self)
+        self._late = Late(self)
 
     def within(self, body: Program) -> Search:
         """A search over what happens inside one of the program's loops or branches."""
@@ -167,7 +169,7 @@ class Search:
         if self._simpler is not None:
             simpler, fits = self._simpler.run(limit, portable)
             return self._with_simplified(simpler), fits
-        found, fits = self._rewritten(limit, portable)
+        found, fits = self.rewritten(limit, portable)
         return (found, fits) if fits or portable else (self.floor, False)
 
     def unsplit(self, limit: int, portable: bool) -> Found:
@@ -180,13 +182,14 @@ class Search:
         """Bytes of its peak as it is, so far as orders of it have been compiled."""
         return int(min(self.lowest_as_written.peak_bytes, self._reordered.known_bytes))
 
-    def _rewritten(self, limit: int, portable: bool) -> tuple[Found, bool]:
+    def rewritten(self, limit: int, portable: bool) -> tuple[Found, bool]:
         """The same by loops, or where those don't do by computing some of it twice."""
         if "_portable_floor" in self.__dict__ and self._portable_floor.peak_bytes > limit:
             return self._portable_floor, False
         best, fits = self._descend(limit)
         if fits:
             best = self._fastest_known(best, limit)
+            best = self._late.better_than(best, limit, portable) or best
             return self._twice.faster_than(best, limit, portable) or best, True
         for way in (self._inside, functools.partial(self._twice.within, portable=portable), self._nested):
             found = way(limit)
