@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Atom = jex_core.Var | jex_core.Literal
 
+LARGE_EQNS = 1000
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
@@ -73,6 +75,11 @@ class Program:
         """What stands for the flat arguments when the program is traced or compiled again."""
         avals = map(aval_of, self.jaxpr.invars)
         return [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
+
+    @property
+    def is_large(self) -> bool:
+        """Whether tracing what it is rewritten to takes long enough to make do with fewer tries."""
+        return len(self.eqns) >= LARGE_EQNS
 
     @property
     def as_traced(self) -> Program:

@@ -26,9 +26,6 @@ ROUNDS = 2
 SMALL = 1 / 64
 """Of the largest array: smaller ones are not worth a word."""
 
-LARGE_PROGRAM = 1000
-"""Eqns beyond which tracing takes long enough to make do with fewer."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Recomputed:
@@ -65,7 +62,7 @@ def recomputations(program: Program, target: Target) -> tuple[Recomputation, ...
     """Those that hold less at once than the program as written, by work; each holds less than the one before."""
     before = Recomputation(program, (), estimate(program.closed, machine_of(target)), most_held(program))
     found = [before]
-    rounds = ROUNDS if len(program.eqns) < LARGE_PROGRAM else 1
+    rounds = 1 if program.is_large else ROUNDS
     for level in Level:
         round_ = [before]
         for _ in range(rounds):
@@ -90,7 +87,7 @@ def _worth(found: list[Recomputation]) -> tuple[Recomputation, ...]:
 def _once_more(given: Recomputation, level: Level, target: Target) -> Iterator[Recomputation]:
     program = given.program
     late = widest(program)
-    segments = SEGMENTS if len(program.eqns) < LARGE_PROGRAM else SEGMENTS[1::2]
+    segments = SEGMENTS[1::2] if program.is_large else SEGMENTS
     cuts = {choice.again: choice for k in segments if (choice := cut(program, late, k, level)).instead}
     for choice in cuts.values():
         closed = trace_flat(run_again(program, choice, target.platform), program, target.platform)

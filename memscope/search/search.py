@@ -16,7 +16,6 @@ from typing import Any
 
 from jax.extend import core as jex_core
 
-from ..algebra import Simplification, simplify
 from ..chunks import chunks_of
 from ..compile import Build, Compiled, builds_of, compile_flat, compile_program
 from ..cost import Estimate, estimate
@@ -35,6 +34,7 @@ from .candidate import LIBRARY_GAIN, Candidate, Effort, Found
 from .crossing import Crossings
 from .late import Late
 from .order import Reordered
+from .simpler import Simpler
 from .twice import Twice
 
 Var = jex_core.Var
@@ -42,8 +42,6 @@ Hints = dict[Var, list[int]]
 Progress = Callable[[str], None]
 
 ROUNDS, SHORTLIST, CONFIRMATIONS = 4, 3, 6
-LARGE_PROGRAM = 1000
-"""Eqns beyond which tracing a candidate takes long enough to make do with fewer."""
 
 CAPTURED_FROM = 256 << 10
 """Bytes of captured arrays that are worth a word, as XLA evaluates at compile time what depends on them alone."""
@@ -99,6 +97,7 @@ class Search:
         self._reordered = Reordered(self)
         self._twice = Twice(self)
         self._late = Late(self)
+        self._simpler = Simpler(self)
 
     def within(self, body: Program) -> Search:
         """A search over what happens inside one of the program's loops or branches."""
@@ -166,9 +165,9 @@ class Search:
             ordered = self._reordered.within(limit)
             if ordered is not None:
                 return ordered, True
-        if self._simpler is not None:
-            simpler, fits = self._simpler.run(limit, portable)
-            return self._with_simplified(simpler), fits
+        if self._simpler.search is not None:
+            simpler, fits = self._simpler.search.run(limit, portable)
+            return self._simpler.described(simpler), fits
         found, fits = self.rewritten(limit, portable)
         return (found, fits) if fits or portable else (self.floor, False)
 
@@ -212,8 +211,8 @@ class Search:
     @functools.cached_property
     def floor(self) -> Found:
         """The lowest that can be reached."""
-        if self._simpler is not None:
-            return self._with_simplified(self._simpler.floor)
+        if self._simpler.search is not None:
+            return self._simpler.described(self._simpler.search.floor)
         ordered = self._reordered.within(self._portable_floor.peak_bytes - 1)
         return self._portable_floor if ordered is None else ordered
 
@@ -224,27 +223,6 @@ class Search:
         others = [self._inside(1), self._nested(1), self._twice.lowest()]
         found = (lowest, *self._confirmed.values(), *(other for other in others if other is not None))
         return min(found, key=lambda found: found.peak_bytes)
-
-    # Without what need not be computed.
-
-    @functools.cached_property
-    def _simplification(self) -> tuple[Program, tuple[Simplification, ...]]:
-        return simplify(self.program, self.target)
-
-    @functools.cached_property
-    def _simpler(self) -> Search | None:
-        """The search over the program that computes the same with less; None where no rule knows one."""
-        program, found = self._simplification
-        for each in found:
-            self.progress(f"{each.op}{f' at {each.source}' if each.source else ''}: {each.why}")
-        return self.beside(program, "without what need not be made") if found else None
-
-    def _with_simplified(self, found: Found) -> Found:
-        """What the simpler search found, as a rewrite of this program."""
-        closed = found.program.closed
-        candidate = found.candidate or Candidate(closed, estimate(closed, self.machine), None)
-        simplified = (*self._simplification[1], *candidate.simplified)
-        return dataclasses.replace(found, candidate=dataclasses.replace(candidate, simplified=simplified))
 
     # Inside loops and branches.
 
@@ -370,8 +348,8 @@ class Search:
 
     def choices(self, limit: int) -> list[tuple[Candidate, int]]:
         """What a person may choose among, each with its predicted peak: what ranks first, in every size of chunk."""
-        if self._simpler is not None:
-            return self._simpler.choices(limit)
+        if self._simpler.search is not None:
+            return self._simpler.search.choices(limit)
         ranked = self._ranked(self.grow(None), limit)[:SHORTLIST]
         tried = dict.fromkeys(self.candidate(s, size) for s in ranked for size in self.chunk_sizes)
         with_peaks = [(c, self._predicted_peak(c)) for c in tried if self.worth_running(c)]
@@ -405,7 +383,7 @@ class Search:
 
     def _best_of(self, ranked: list[Structure], limit: int) -> Found:
         """The fastest candidate that fits, as XLA confirms; the lowest where none does."""
-        shortlist = ranked[: SHORTLIST if len(self.program.eqns) < LARGE_PROGRAM else 1]
+        shortlist = ranked[: 1 if self.program.is_large else SHORTLIST]
         tried = dict.fromkeys(
             self.candidate(structure, size, form)
             for structure in shortlist
@@ -462,7 +440,7 @@ class Search:
         slowest = LIBRARY_GAIN * options[0].estimate.seconds
         suited = [o for o in options if o.estimate.seconds <= slowest and o.suits_library]
         most: dict[Structure | None, float] = {}
-        for _ in range(LIBRARY_TRIES if len(self.program.eqns) < LARGE_PROGRAM else 1):
+        for _ in range(1 if self.program.is_large else LIBRARY_TRIES):
             option = next((o for o in suited if o.chunk_bytes <= most.get(o.structure, self.chunk_sizes[-1])), None)
             if option is None:
                 return None
@@ -486,8 +464,8 @@ class Search:
 
     def confirm_fastest(self, candidate: Candidate, limit: int) -> Found:
         """Compiles one of `choices` in the build that it should run faster in, of those that fit the limit."""
-        if self._simpler is not None:
-            return self._with_simplified(self._simpler.confirm_fastest(candidate, limit))
+        if self._simpler.search is not None:
+            return self._simpler.described(self._simpler.search.confirm_fastest(candidate, limit))
         if self.library is not None and candidate.suits_library:
             found = self.confirm(candidate, self.library)
             if found.peak_bytes <= limit:
@@ -496,9 +474,9 @@ class Search:
 
     def known(self, candidate: Candidate, limit: int) -> Found | None:
         """What `confirm_fastest` would give, where that is compiled already."""
-        if self._simpler is not None:
-            found = self._simpler.known(candidate, limit)
-            return None if found is None else self._with_simplified(found)
+        if self._simpler.search is not None:
+            found = self._simpler.search.known(candidate, limit)
+            return None if found is None else self._simpler.described(found)
         if self.library is not None and candidate.suits_library:
             plain = self._confirmed.get((candidate, self.library))
             if plain is None or plain.peak_bytes <= limit:
@@ -521,8 +499,8 @@ class Search:
 
     def hindrances(self) -> list[Hindrance]:
         """What is in the way of intermediates, also inside loops and branches, so far as the search has come."""
-        if self._simpler is not None:
-            return self._simpler.hindrances()
+        if self._simpler.search is not None:
+            return self._simpler.search.hindrances()
         inside = self.__dict__["_bodies"][1].values() if "_bodies" in self.__dict__ else ()
         own = hindrances(self.program, self._structures.obstacles)
         return [*own, *(h for search in inside for h in search.hindrances())]
@@ -557,7 +535,7 @@ class Search:
     def chunk_sizes(self) -> tuple[int, ...]:
         """Fewer to choose among where each takes long to trace."""
         sizes = self.machine.chunk_sizes
-        return sizes if len(self.program.eqns) < LARGE_PROGRAM else sizes[::2]
+        return sizes[::2] if self.program.is_large else sizes
 
 
 def largest_value(jaxpr: jex_core.Jaxpr) -> int:
