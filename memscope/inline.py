@@ -15,7 +15,7 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from ._jax_private import user_frame
-from .program import Atom, is_var
+from .program import Atom, aval_of, is_var
 
 Jaxpr = jex_core.Jaxpr
 ClosedJaxpr = jex_core.ClosedJaxpr
@@ -88,6 +88,10 @@ class _Flattener:
             index = self._constant(ins[0])
             if index is not None:
                 return self._call(_closed(eqn.params["branches"][index]), ins[1:], source)
+        if name == "dynamic_slice":
+            starts = [int(a.val) for a in ins[1:] if not is_var(a)]
+            if len(starts) == len(ins) - 1:
+                eqn, ins = _static_slice(eqn, starts), ins[:1]
         return self._append(eqn, ins, source)
 
     def _call(self, closed: ClosedJaxpr, ins: list[Atom], source: Any) -> list[Atom]:
@@ -166,6 +170,15 @@ _BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("
 def _barrier_primitive() -> jex_core.Primitive:
     """JAX exports the function, not its primitive."""
     return jax.make_jaxpr(jax.lax.optimization_barrier)(0.0).eqns[0].primitive
+
+
+def _static_slice(eqn: Eqn, starts: list[int]) -> Eqn:
+    """A slice whose start is known, as XLA takes it: moved back inside where it would reach out."""
+    shape, sizes = aval_of(eqn.invars[0]).shape, eqn.params["slice_sizes"]
+    first = tuple(max(0, min(start, have - size)) for start, have, size in zip(starts, shape, sizes, strict=True))
+    limits = tuple(start + size for start, size in zip(first, sizes, strict=True))
+    params = {"start_indices": first, "limit_indices": limits, "strides": None}
+    return eqn.replace(primitive=jax.lax.slice_p, params=params)
 
 
 def _closed(jaxpr: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
