@@ -61,7 +61,8 @@ class SinkInfo:
 
     Attributes:
       kind: "stack" for a result written chunk by chunk, "state" for what steps hand on to the next, "same" for what
-        every chunk finds alike, else the combiner: "add", "max", ...
+        every chunk finds alike, "online" and "centred" for sums about a running maximum or mean, else the combiner:
+        "add", "max", ...
     """
 
     shape: tuple[int, ...]
@@ -69,6 +70,9 @@ class SinkInfo:
     op: str
     kind: str
     source: str | None
+
+
+ONLINE_KINDS = {"exp": "online", "square": "centred"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -455,9 +459,9 @@ def _describe(program: Program, remade: frozenset[Any], loop: LoopPlan, chunk: i
                     nbytes(var), program.sources[task.eqn],
                 )  # fmt: skip
     by_size = tuple(sorted(streams.values(), key=lambda s: -s.bytes))
-    online = {joined.total for joined in loop.joined}
+    online: dict[Sink, str] = {joined.total: ONLINE_KINDS[joined.online.kind] for joined in loop.joined}
     sinks = tuple(
-        _sink_info(program, sink, var, "online" if sink in online else _kind(sink))
+        _sink_info(program, sink, var, online.get(sink) or _kind(sink))
         for sink in loop.sinks
         for var in sink_vars(sink)[:1]
     )

@@ -1,4 +1,4 @@
-"""Softmax and logsumexp along the streamed axis: the sum goes with the maximum, in one loop."""
+"""Softmax, logsumexp and variance along the streamed axis: the sum goes with the maximum or the mean, in one loop."""
 
 from __future__ import annotations
 
@@ -59,6 +59,41 @@ def test_one_loop(name: str, given: Any, chunk: int) -> None:
     assert loop.joined
     got = jax.jit(rewrite(streaming, {loop: chunk}))(given)
     agree(got, jax.jit(fn)(given), 2e-2 if name == "bfloat16" else 1e-5)
+
+
+VARIANCES: dict[str, Callable[[Any], Any]] = {
+    "variance": lambda x: jnp.var(x, axis=0),
+    "kept dimensions": lambda x: jnp.var(x, axis=0, keepdims=True),
+    "deviation of a sample": lambda x: jnp.std(x, axis=0, ddof=1),
+    "both axes at once": jnp.var,
+    "by hand": lambda x: jnp.sum((x - jnp.sum(x, 0) / x.shape[0]) ** 2, 0),
+    "multiplied by itself": lambda x: jnp.mean((d := x - jnp.mean(x, 0)) * d, 0),
+    "bfloat16": lambda x: jnp.var(x.astype(jnp.bfloat16), axis=0),
+    "about half the mean": lambda x: jnp.sum((x - jnp.mean(x, 0) / 2) ** 2, 0),
+}
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 900])
+@pytest.mark.parametrize("name", VARIANCES)
+@pytest.mark.parametrize("offset", [0, 1000])
+def test_a_variance_takes_one_loop(name: str, offset: float, chunk: int) -> None:
+    """Far from zero as well, where the mean of squares less the square of the mean would be noise."""
+
+    def fn(x: Any) -> Any:
+        return VARIANCES[name](2 * x)
+
+    given = values()[0] + np.float32(offset)
+    streaming = streamed_by_rows(fn, given)
+    (loop,) = streaming.loops
+    assert loop.joined
+    got = jax.jit(rewrite(streaming, {loop: chunk}))(given)
+    agree(got, jax.jit(fn)(given), 2e-2 if name == "bfloat16" else 1e-4)
+
+
+def test_a_variance_of_infinities_is_nan() -> None:
+    x = odd()
+    streaming = streamed_by_rows(lambda x: jnp.var(2 * x, axis=0), x)
+    agree(jax.jit(rewrite(streaming, dict.fromkeys(streaming.loops, 64)))(x), jnp.var(2 * x, axis=0), 1e-4)
 
 
 def streamed_by_rows(fn: Callable[[Any], Any], x: Any) -> Streaming:

@@ -139,7 +139,8 @@ KINDS = {"stack": "written chunk by chunk", "add": "summed up", "dot": "summed u
           "max": "the running maximum", "min": "the running minimum", "scatter": "accumulated in place",
           "top_k": "the best so far", "state": "handed on from chunk to chunk", "same": "the same in every chunk",
           "argmax": "the running argmax", "argmin": "the running argmin",
-          "online": "summed up below the running maximum"}  # fmt: skip
+          "online": "summed up below the running maximum",
+          "centred": "summed up about the running mean"}  # fmt: skip
 
 
 def _sink(sink: SinkInfo) -> str:

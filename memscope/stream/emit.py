@@ -15,7 +15,7 @@ from ..program import Atom, Program, aval_of, is_var
 from .carried import SEQUENTIAL, State
 from .chunk import Chunk, Env, Setting, combiner
 from .lanes import lane_tasks, turned_outside
-from .online import finished, known_values, rescaled, running_values
+from .online import Online, finished, known_values, moved, running_values
 from .reductions import Form
 from .structure import Carried, Fold, LoopPlan, Same, Sink, Stack, Streaming, sink_vars
 from .tasks import Task
@@ -87,9 +87,9 @@ def _run_loop(streaming: Streaming, loop: LoopPlan, chunk: int, env: Env, kept: 
         else:
             env.update(zip(sink_vars(sink), _finish(program, sink, carry), strict=True))
     for joined in loop.joined:
-        (total,), (maximum,) = joined.total.outvars, joined.maximum.outvars
-        shift = known_values(program, joined.online, env[maximum])[joined.online.shift]
-        env[total] = finished(env[total], shift)
+        (total,), (source,) = joined.total.outvars, joined.source.outvars
+        shift = known_values(program, joined.online, env[source])[joined.online.shift]
+        env[total] = finished(joined.online, env[total], shift)
 
 
 def _init(program: Program, loop: LoopPlan, sink: Sink, env: Env, blocks: int) -> Any:
@@ -131,18 +131,16 @@ def _iteration(
     chunk = Chunk(setting, start, steps, states)
     folds = {s.task: (i, s) for i, s in enumerate(loop.sinks) if isinstance(s, Fold) and not _is_share(s)}
     updated = list(carries)
-    shifts: dict[Fold, tuple[Any, Any]] = {}
+    done = loop.steps - start - steps if loop.reverse else start
+    moves: dict[Fold, Callable[[Any], Any]] = {}
     for task in loop.body:
         if task in folds:
             i, fold = folds[task]
-            carry = (rescaled(carries[i][0], *shifts[fold]),) if fold in shifts else carries[i]
+            carry = (moves[fold](carries[i][0]),) if fold in moves else carries[i]
             updated[i] = chunk.fold(fold, carry)
             for joined in loop.joined:
-                if joined.maximum == fold:
-                    online = joined.online
-                    before, after = (running_values(setting.program, online, *c[i]) for c in (carries, updated))
-                    shifts[joined.total] = before[online.shift], after[online.shift]
-                    chunk.assume(after)
+                if joined.source == fold:
+                    moves[joined.total] = _move(chunk, joined.online, carries[i], updated[i], done)
         else:
             chunk.run(task)
     for i, sink in enumerate(loop.sinks):
@@ -156,6 +154,20 @@ def _iteration(
         elif _is_share(sink):
             updated[i] = (lax.add(carries[i][0], chunk.value(sink.outvars[0], Share(sink.task.steps))),)
     return tuple(updated)
+
+
+def _move(chunk: Chunk, online: Online, before: Carries, after: Carries, done: Any) -> Callable[[Any], Any]:
+    """How a sum moves with what it is about, which the chunk takes to be what it is with the chunk.
+
+    Args:
+      before, after: the carry of that, without the chunk and with it.
+      done: rows before the chunk.
+    """
+    program, of = chunk.program, chunk.setting.steps
+    old = running_values(program, online, before[0], done, of)[online.shift]
+    new = running_values(program, online, after[0], done + chunk.steps, of)
+    chunk.assume(new)
+    return lambda total: moved(online, total, before[0], old, new[online.shift], done, of)
 
 
 def _put(kept: Any, block: Any, state: Any) -> Any:

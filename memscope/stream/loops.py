@@ -9,7 +9,7 @@ from jax.extend import core as jex_core
 from ..program import Program, is_var
 from .folds import least_rows
 from .needs import Demand, Needs
-from .online import Online
+from .online import FOLDS, Online
 from .structure import Carried, Fold, Joined, LoopPlan, Obstacle, Sink, Stack, Streaming, sink_steps, sink_vars
 from .tasks import Task
 
@@ -103,10 +103,10 @@ class _Arrangement:
             for sink in by_eqn.get(index, ()):
                 levels[sink] = level_of(sink, self.leaves[sink])
                 joined = self.joinable.get(sink)
-                if joined is not None and joined.maximum in levels:
+                if joined is not None and joined.source in levels:
                     others = {leaf for leaf in self.leaves[sink] if leaf[0] not in joined.online.known}
-                    if level_of(sink, others) <= levels[joined.maximum]:
-                        levels[sink] = levels[joined.maximum]
+                    if level_of(sink, others) <= levels[joined.source]:
+                        levels[sink] = levels[joined.source]
                         self.joined[sink] = joined
                 ready.update(dict.fromkeys(sink_vars(sink), levels[sink] + 1))
                 if isinstance(sink, Stack):
@@ -139,7 +139,7 @@ class _Arrangement:
             left = {(s.var, s.window) for s in outside if isinstance(s, Stack)} - stacks
             for sink in group:
                 replays = (task for task in self._replays(group) if task in self.bodies[sink])
-                apart = sink in self.joined and self.joined[sink].maximum not in group
+                apart = sink in self.joined and self.joined[sink].source not in group
                 if (
                     apart
                     or left & self.leaves[sink]
@@ -175,7 +175,7 @@ class _Arrangement:
             steps, tasks, members = sink_steps(sink), set(self._weighty(self.bodies[sink])), [sink]
             leaves = self.leaves[sink]
             tasks |= {s.task for s in sinks if isinstance(s, Stack) and (s.var, s.window) in leaves}
-            tasks |= {sink.task, *((self.joined[sink].maximum.task,) if sink in self.joined else ())}
+            tasks |= {sink.task, *((self.joined[sink].source.task,) if sink in self.joined else ())}
             directions = self._directions(sink)
             apart = []
             for group in groups:
@@ -234,15 +234,15 @@ class _Arrangement:
 
 
 def _joinable(sums: Mapping[int, Online], sinks: Iterable[Sink]) -> Iterable[Joined]:
-    """The sums that could go with a maximum: both over the same streamed axis of x."""
+    """The sums that could go with what they are about: both over the same streamed axis of x."""
     folds = {sink.task.eqn: sink for sink in sinks if isinstance(sink, Fold)}
     for index, online in sums.items():
-        total, maximum = folds.get(index), folds.get(online.maximum)
-        if total is None or maximum is None or (total.task.factor is None or maximum.task.factor is None):
+        total, source = folds.get(index), folds.get(online.source)
+        if total is None or source is None or (total.task.factor is None or source.task.factor is None):
             continue
-        same_axis = total.task.factor.ins == maximum.task.factor.ins and total.task.scale == maximum.task.scale
-        if same_axis and (total.task.factor.fold, maximum.task.factor.fold) == ("add", "max"):
-            yield Joined(total, maximum, online)
+        same_axis = total.task.factor.ins == source.task.factor.ins and total.task.scale == source.task.scale
+        if same_axis and (total.task.factor.fold, source.task.factor.fold) == ("add", FOLDS[online.kind][1]):
+            yield Joined(total, source, online)
 
 
 def _direction(task: Task) -> str | None:

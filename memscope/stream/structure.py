@@ -55,10 +55,10 @@ Sink = Stack | Fold | Same | Carried
 
 @dataclasses.dataclass(frozen=True)
 class Joined:
-    """A sum of exp(x - m) that is kept below the maximum so far, rather than in a loop after the one that finds m."""
+    """A sum about a maximum or a mean that is kept about the one so far, rather than in a loop after that finds it."""
 
     total: Fold
-    maximum: Fold
+    source: Fold
     online: Online
 
 
@@ -74,7 +74,7 @@ class LoopPlan:
       reverse: it runs from the last step to the first.
       saves: carried tasks of this loop whose state it keeps at the start of each chunk.
       replays: carried tasks of other loops, run again chunk by chunk from the states kept there.
-      joined: sums among its sinks that go with a maximum among them.
+      joined: sums among its sinks that go with a maximum, or a sum for a mean, among them.
     """
 
     steps: int
