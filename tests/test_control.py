@@ -166,6 +166,28 @@ def large(*shape: int) -> Any:
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
+def test_what_is_the_same_in_every_chunk_is_known_inside_each() -> None:
+    """The times at which an equation is solved are residuals too, which go along no batch: they make no second loop."""
+
+    def gradient(w: Any, y: Any, times: Any) -> Any:
+        def loss(w: Any) -> Any:
+            def step(y: Any, t: Any) -> Any:
+                middle = jnp.broadcast_to((t + 0.05)[None, None], (y.shape[0], 1))
+                return y + 0.1 * jnp.tanh(jnp.concatenate([y, middle], 1) @ w), None
+
+            return jnp.mean(lax.scan(step, y, times)[0] ** 2)
+
+        return jax.value_and_grad(loss)(w)
+
+    args = floats(5, 4), floats(300, 4), np.linspace(0, 1, 11, dtype=np.float32)
+    plan = memscope.plan(gradient, *args, limit="20%")
+    assert len(plan.loops) == 1
+    assert plan.loops[0].size == 300
+    assert plan.extra_work < 1.05
+    for got, want in zip(plan.fn(*args), gradient(*args), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
 def test_cumulative_halves_round_no_worse_in_chunks() -> None:
     x = (np.abs(floats(400, 3)) + 1).astype(jnp.bfloat16)
     program = prepared(lambda x: jnp.cumsum(x, 0) * 1, (x,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from jax.extend import core as jex_core
 
@@ -10,7 +10,7 @@ from ..program import Program, is_var
 from .folds import least_rows
 from .needs import Demand, Needs
 from .online import FOLDS, Online
-from .structure import Carried, Fold, Joined, LoopPlan, Obstacle, Sink, Stack, Streaming, sink_steps, sink_vars
+from .structure import Carried, Fold, Joined, LoopPlan, Obstacle, Same, Sink, Stack, Streaming, sink_steps, sink_vars
 from .tasks import Task
 
 Var = jex_core.Var
@@ -88,15 +88,14 @@ class _Arrangement:
         for sink in self.sinks:
             by_eqn.setdefault(sink.task.eqn, []).append(sink)
         ready: dict[Var, int] = {}
-        stacks: dict[Demand, int] = {}
+        at_once: dict[Demand, int] = {}
         levels: dict[Sink, int] = {}
         ordinary: dict[int, int] = {}
         last_effect = 0
         self.joined = {}
 
         def level_of(sink: Sink, leaves: Iterable[Demand]) -> int:
-            # A slice that the same iteration has just written may be read at once.
-            level = max((stacks.get(leaf, ready.get(leaf[0], 0)) for leaf in leaves), default=0)
+            level = max((at_once.get(_alike(leaf, at_once), ready.get(leaf[0], 0)) for leaf in leaves), default=0)
             return max(self._in_turn(sink, level, levels), self.later.get(sink, 0))
 
         for index, eqn in enumerate(self.program.eqns):
@@ -109,8 +108,8 @@ class _Arrangement:
                         levels[sink] = levels[joined.source]
                         self.joined[sink] = joined
                 ready.update(dict.fromkeys(sink_vars(sink), levels[sink] + 1))
-                if isinstance(sink, Stack):
-                    stacks[sink.var, sink.window] = levels[sink]
+                if (own := _at_once(sink)) is not None:
+                    at_once[own] = levels[sink]
             if self._is_ordinary(index, by_eqn):
                 level = max((ready.get(a, 0) for a in eqn.invars if is_var(a)), default=0)
                 if eqn.effects:
@@ -134,15 +133,14 @@ class _Arrangement:
         """Moves sinks to a later level that read what another loop of their level leaves; whether there are any."""
         before = dict(self.later)
         for level, group in self.grouped():
-            stacks = {(s.var, s.window) for s in group if isinstance(s, Stack)}
             outside = [s for s in self.sinks if self.levels[s] == level and s not in group]
-            left = {(s.var, s.window) for s in outside if isinstance(s, Stack)} - stacks
+            left = {_at_once(s) for s in outside} - {_at_once(s) for s in group}
             for sink in group:
                 replays = (task for task in self._replays(group) if task in self.bodies[sink])
                 apart = sink in self.joined and self.joined[sink].source not in group
                 if (
                     apart
-                    or left & self.leaves[sink]
+                    or any(_alike(leaf, left) in left for leaf in self.leaves[sink])
                     or any(self.levels[self.owners[task]] == level for task in replays)
                 ):
                     self.later[sink] = level + 1
@@ -174,7 +172,7 @@ class _Arrangement:
         for sink in sinks:
             steps, tasks, members = sink_steps(sink), set(self._weighty(self.bodies[sink])), [sink]
             leaves = self.leaves[sink]
-            tasks |= {s.task for s in sinks if isinstance(s, Stack) and (s.var, s.window) in leaves}
+            tasks |= {s.task for s in sinks if any(_alike(leaf, {_at_once(s)}) == _at_once(s) for leaf in leaves)}
             tasks |= {sink.task, *((self.joined[sink].source.task,) if sink in self.joined else ())}
             directions = self._directions(sink)
             apart = []
@@ -231,6 +229,18 @@ class _Arrangement:
             *(((loop.level, 1, i), loop) for i, loop in enumerate(loops)),
         ]
         return tuple(item for _, item in sorted(keyed, key=lambda pair: pair[0]))
+
+
+def _at_once(sink: Sink) -> Demand | None:
+    """What an iteration may read that has just computed it: its slice, or what is the same in all of them."""
+    if isinstance(sink, Stack):
+        return sink.var, sink.window
+    return (sink.var, None) if isinstance(sink, Same) else None
+
+
+def _alike(leaf: Demand, among: Container[Demand | None]) -> Demand:
+    """A demand, or that for all of the array where only that is there."""
+    return leaf if leaf in among else (leaf[0], None)
 
 
 def _joinable(sums: Mapping[int, Online], sinks: Iterable[Sink]) -> Iterable[Joined]:
