@@ -332,7 +332,7 @@ def _outcome(plan: Plan, call: Call, check: Check | None) -> dict[str, Any]:
         "slowdown": plan.slowdown,
         "loops": [dataclasses.asdict(loop) for loop in plan.loops],
         "simplified": [dataclasses.asdict(gone) for gone in plan.simplified],
-        "scaled": [dataclasses.asdict(scaled) for scaled in plan.scaled],
+        "rearranged": [dataclasses.asdict(rearranged) for rearranged in plan.rearranged],
         "recomputed": [dataclasses.asdict(again) for again in plan.recomputed],
         "moved": [dataclasses.asdict(moved) for moved in plan.moved],
         "scheduled_by": plan.scheduled_by,

@@ -11,7 +11,7 @@ from typing import Any
 from jax.extend import core as jex_core
 
 from ._jax_private import api_boundary
-from .algebra import Scaled, Simplification
+from .algebra import Simplification
 from .arguments import static_values
 from .axes import Window
 from .check import Check, check_plan
@@ -26,7 +26,7 @@ from .reasons import blockers
 from .recompute import Recomputed
 from .report.plan import limit_error_text, plan_fragment, plan_page, plan_text
 from .save import save_plan, source_of
-from .search import Candidate, Found, Search
+from .search import Candidate, Found, Rearranged, Search
 from .sizes import check_limit, parse_limit
 from .stream import Carried, Fold, LoopPlan, Sink, Stack, sink_vars
 from .target import Target, resolve
@@ -127,7 +127,8 @@ class Plan:
       loops: empty where nothing was rewritten.
       moved: arrays that the function's own loops only read, and now make inside for themselves.
       simplified: arrays that are not made any more, as a cheaper primitive gives the same results.
-      scaled: sums whose factor is only known at the end, scaled then in place of each of their terms.
+      rearranged: arrays that are computed at another point than as written, so that loops need not run twice: sums
+        scaled at the end in place of each of their terms, single rows computed by themselves.
       recomputed: arrays that are dropped after their early readers and made again for their late ones.
       scheduled_by: whose order its HLO instructions run in; None for XLA's default. An executable has such an order,
         source and `jax.export` do not: `save` writes a version that does without.
@@ -148,7 +149,7 @@ class Plan:
     loops: tuple[Loop, ...]
     moved: tuple[Moved, ...]
     simplified: tuple[Simplification, ...]
-    scaled: tuple[Scaled, ...]
+    rearranged: tuple[Rearranged, ...]
     recomputed: tuple[Recomputed, ...]
     stretches: int
     scheduled_by: str | None
@@ -171,7 +172,7 @@ class Plan:
 
     @property
     def _computes_otherwise(self) -> bool:
-        return bool(self.loops or self.moved or self.simplified or self.scaled or self.recomputed)
+        return bool(self.loops or self.moved or self.simplified or self.rearranged or self.recomputed)
 
     @property
     def bounded(self) -> bool:
@@ -321,7 +322,7 @@ class Request:
             loops=() if candidate is None else _loops(candidate),
             moved=() if candidate is None else candidate.moved,
             simplified=() if candidate is None else candidate.simplified,
-            scaled=() if candidate is None else candidate.scaled,
+            rearranged=() if candidate is None else candidate.rearranged,
             recomputed=() if candidate is None else candidate.recomputed,
             stretches=len(candidate.order.stretches) if candidate and candidate.order else 1,
             scheduled_by=scheduled_by,

@@ -12,7 +12,7 @@ from memscope.plan import SinkInfo
 from memscope.report.plan import KINDS, array_text
 from memscope.sizes import format_bytes
 
-RECOMPUTED_SHOWN = SCALED_SHOWN = 4
+RECOMPUTED_SHOWN = REARRANGED_SHOWN = 4
 """How many of the arrays that are computed twice are named; a deep network has hundreds."""
 
 
@@ -29,7 +29,7 @@ def rewrite_html(plan: Plan | None) -> str:
     sentences = [
         *_in_order(plan),
         *_simplified(plan),
-        *_scaled(plan),
+        *_rearranged(plan),
         *_recomputed(plan),
         *_moved(plan),
         *loops,
@@ -87,15 +87,13 @@ def _simplified(plan: Plan) -> list[str]:
     ]
 
 
-def _scaled(plan: Plan) -> list[str]:
-    shown = [f"{array_text(s.dtype, s.shape)} of {s.op}{_at(s.source)}" for s in plan.scaled[:SCALED_SHOWN]]
-    more = len(plan.scaled) - len(shown)
-    if not shown:
-        return []
-    return [
-        f"Factors that are only known at the end scale sums, not each of their terms: {', '.join(shown)}"
-        + (f" and {more:,} more." if more > 0 else ".")
+def _rearranged(plan: Plan) -> list[str]:
+    sentences = [
+        f"{array_text(each.dtype, each.shape)} of {each.op}{_at(each.source)}: {each.why}."
+        for each in plan.rearranged[:REARRANGED_SHOWN]
     ]
+    more = len(plan.rearranged) - REARRANGED_SHOWN
+    return [*sentences, *([f"So are {more:,} more arrays."] if more > 0 else [])]
 
 
 def _recomputed(plan: Plan) -> list[str]:

@@ -6,7 +6,7 @@ matrix, `top_k` in place of a whole sort. Such a rewrite comes before any stream
 `late` gains nothing by itself: it is for loops that would have to run twice.
 """
 
-from .late import Scaled, scale_late
+from .late import scale_late
 from .rules import Simplification, simplify
 
-__all__ = ["Scaled", "Simplification", "scale_late", "simplify"]
+__all__ = ["Simplification", "scale_late", "simplify"]

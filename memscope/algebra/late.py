@@ -7,7 +7,6 @@ until the terms are summed up, so that it may as well scale the sums, and one lo
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,28 +33,16 @@ LARGE = 1 / 8
 """A term of at least this fraction of the largest intermediate is worth it."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Scaled:
-    """An array that is scaled after it was summed up, rather than each of its terms before.
+def scale_late(program: Program, target: Target) -> tuple[Program, tuple[int, ...]]:
+    """The program with late factors applied as late as can be, and the eqns whose results are scaled then.
 
-    Attributes:
-      shape, dtype: of the array.
-      op: the primitive that makes it, at the user's line `source`.
+    The program itself, and none, where there are no late factors.
     """
-
-    shape: tuple[int, ...]
-    dtype: str
-    op: str
-    source: str | None
-
-
-def scale_late(program: Program, target: Target) -> tuple[Program, tuple[Scaled, ...]]:
-    """The program with late factors applied as late as can be; the program itself where there are none."""
     delay = _Delay(program)
     if not delay.scales:
         return program, ()
     flat = trace_flat(run_program(program, delay.instead()), program, target.platform)
-    return program.rewritten(flat), delay.described()
+    return program.rewritten(flat), delay.scaled
 
 
 class _Delay:
@@ -156,16 +143,11 @@ class _Delay:
                 found[index] = functools.partial(_compute, eqn, own, applied)
         return found
 
-    def described(self) -> tuple[Scaled, ...]:
-        """The arrays that are scaled at last."""
-        program = self._program
-        found = []
-        for index, eqn in enumerate(program.eqns):
-            if self._taken(eqn, self.scales) and not self.scales.keys() >= {*eqn.outvars}:
-                aval = aval_of(eqn.outvars[0])
-                op, source = eqn.primitive.name, program.sources[index]
-                found.append(Scaled(tuple(aval.shape), str(aval.dtype), op, source))
-        return tuple(found)
+    @property
+    def scaled(self) -> tuple[int, ...]:
+        """The eqns whose results are scaled at last."""
+        eqns = enumerate(self._program.eqns)
+        return tuple(i for i, eqn in eqns if self._taken(eqn, self.scales) and not self.scales.keys() >= {*eqn.outvars})
 
 
 def _scales_exactly(atom: Atom) -> bool:

@@ -11,13 +11,14 @@ from .html import page, profile_fragment
 from .text import uncounted
 
 if TYPE_CHECKING:
-    from ..algebra import Scaled, Simplification
+    from ..algebra import Simplification
     from ..inside import Moved
     from ..plan import Loop, Plan, SinkInfo, Stream
     from ..profile import Buffer
     from ..recompute import Recomputed
+    from ..search import Rearranged
 
-SCALED_SHOWN = 4
+REARRANGED_SHOWN = 4
 
 
 def plan_text(plan: Plan) -> str:
@@ -42,7 +43,7 @@ def _lines(plan: Plan) -> list[str]:
         *notes,
         f"  time        {plan.slowdown:.2f}x of before (estimated), arithmetic {plan.extra_work:.2f}x (counted)",
         *(line for gone in plan.simplified for line in _simplified_lines(gone)),
-        *_scaled_lines(plan.scaled),
+        *_rearranged_lines(plan.rearranged),
         *_recomputed_lines(plan.recomputed),
         *_order_lines(plan),
         *(line for moved in plan.moved for line in _moved_lines(moved)),
@@ -70,12 +71,16 @@ def _simplified_lines(gone: Simplification) -> list[str]:
     return ["", f"  {gone.op}{_at(gone.source)}: {gone.why}", f"    never made   {array}"]
 
 
-def _scaled_lines(scaled: Sequence[Scaled]) -> list[str]:
-    if not scaled:
-        return []
-    lines = ["", "  scaled after they are summed up, not term by term, as their factor is only known at the end:"]
-    lines += [f"    {array_text(s.dtype, s.shape)}  {s.op}{_at(s.source)}" for s in scaled[:SCALED_SHOWN]]
-    return [*lines, *([f"    and {len(scaled) - SCALED_SHOWN} more"] if len(scaled) > SCALED_SHOWN else [])]
+def _rearranged_lines(rearranged: Sequence[Rearranged]) -> list[str]:
+    by_reason: dict[str, list[Rearranged]] = {}
+    for each in rearranged:
+        by_reason.setdefault(each.why, []).append(each)
+    lines = []
+    for why, arrays in by_reason.items():
+        shown = [f"    {array_text(a.dtype, a.shape)}  {a.op}{_at(a.source)}" for a in arrays[:REARRANGED_SHOWN]]
+        more = len(arrays) - len(shown)
+        lines += ["", f"  {why}:", *shown, *([f"    and {more} more"] if more else [])]
+    return lines
 
 
 def _recomputed_lines(recomputed: Sequence[Recomputed]) -> list[str]:

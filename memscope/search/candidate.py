@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from jax.extend import core as jex_core
 
-from ..algebra import Scaled, Simplification
+from ..algebra import Simplification
 from ..barriers import Ordering
 from ..compile import Build, Compiled
 from ..cost import Estimate
@@ -32,6 +32,22 @@ Of 22 rewritten reports that it suits, 18 ran faster in it: 0.79 times as long i
 """
 
 
+@dataclasses.dataclass(frozen=True)
+class Rearranged:
+    """An array that is computed at another point than as written, from the same.
+
+    Attributes:
+      op: the primitive that makes it, at the user's line `source`.
+      why: what is done, for a person.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    op: str
+    source: str | None
+    why: str
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:
     """A rewritten program, traced and estimated.
@@ -41,7 +57,7 @@ class Candidate:
       bodies: what loops and branches of the program have got as their bodies.
       moved: what is made inside them now.
       simplified: what is not made any more.
-      scaled: what is scaled after it was summed up.
+      rearranged: what is computed at another point, so that loops need not run twice.
       recomputed: what is dropped and made again later.
       program: what its eqns are the eqns of, where that is not the program that was searched.
       order: the order that its eqns are kept in by barriers, where it is not XLA's.
@@ -56,7 +72,7 @@ class Candidate:
     bodies: tuple[Candidate, ...] = ()
     moved: tuple[Moved, ...] = ()
     simplified: tuple[Simplification, ...] = ()
-    scaled: tuple[Scaled, ...] = ()
+    rearranged: tuple[Rearranged, ...] = ()
     recomputed: tuple[Recomputed, ...] = ()
     program: Program | None = None
     order: Ordering | None = None

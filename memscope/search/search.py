@@ -32,8 +32,8 @@ from ..target import Target
 from ..trace import trace_flat
 from .candidate import LIBRARY_GAIN, Candidate, Effort, Found
 from .crossing import Crossings
-from .late import Late
 from .order import Reordered
+from .rearranged import Rearrangement
 from .simpler import Simpler
 from .twice import Twice
 
@@ -96,7 +96,7 @@ class Search:
         self._crossings = Crossings(self)
         self._reordered = Reordered(self)
         self._twice = Twice(self)
-        self._late = Late(self)
+        self._rearrangement = Rearrangement(self)
         self._simpler = Simpler(self)
 
     def within(self, body: Program) -> Search:
@@ -188,7 +188,7 @@ class Search:
         best, fits = self._descend(limit)
         if fits:
             best = self._fastest_known(best, limit)
-            best = self._late.better_than(best, limit, portable) or best
+            best = self._rearrangement.better_than(best, limit, portable) or best
             return self._twice.faster_than(best, limit, portable) or best, True
         for way in (self._inside, functools.partial(self._twice.within, portable=portable), self._nested):
             found = way(limit)

@@ -1,4 +1,4 @@
-"""Factors that are only known at the end: when a sum is scaled in place of its terms, and that this changes nothing."""
+"""Factors that are only known at the end, and rows that are: computed at another point, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 import memscope
 from memscope.algebra import scale_late
 from memscope.evaluate import run_program
+from memscope.stream.early import pick_early
 from memscope.target import resolve
 from memscope.trace import trace
 
@@ -100,7 +101,53 @@ def test_one_loop_does_for_a_loss_and_its_gradient(loss: Callable[..., Any]) -> 
     plan = memscope.plan(fn, x, w, limit="10%")
     assert plan.extra_work < 1.05
     assert len(plan.loops) == 1
-    assert [s.op for s in plan.scaled] == ["dot_general"]
-    assert "scaled after they are summed up" in str(plan)
+    assert [r.op for r in plan.rearranged] == ["dot_general"]
+    assert "scaled after it is summed up" in str(plan)
     for g, v in zip(plan.fn(x, w), fn(x, w), strict=True):
         np.testing.assert_allclose(g, v, rtol=1e-4, atol=1e-4 * np.max(np.abs(v)))
+
+
+IDS = RNG.integers(0, 60, (3, 1)).astype(np.int32)
+
+PICKED: dict[str, Callable[[Any, Any], Any]] = {
+    "best rows": lambda x, w: (y := jnp.tanh(x @ w))[jax.lax.top_k(jnp.sum(y * y, 1), 3)[1]],
+    "the best row": lambda x, w: (y := jnp.tanh(x @ w))[jnp.argmax(jnp.sum(y * y, 1))],
+    "columns": lambda x, w: (y := jnp.tanh(x @ w))[:, jnp.argsort(jnp.sum(y, 0))[:2]],
+    "two axes of numbers": lambda x, w: jnp.take(jnp.sin(x @ w), IDS, 0, mode="clip"),
+    "outside": lambda x, w: jnp.sin(x @ w).at[IDS - 40].get(mode="fill", fill_value=7, wrap_negative_indices=False),
+    "slice": lambda x, w: jax.lax.dynamic_slice_in_dim(y := jnp.tanh(x @ w), jnp.argmax(jnp.sum(y, 1)), 3, 0),
+    "sorted first": lambda x, w: jnp.sort(x @ w, 1)[jnp.argmax(x[:, 0])],
+}
+NOT_PICKED: dict[str, Callable[[Any, Any], Any]] = {
+    "many rows": lambda x, w: jnp.tanh(x @ w)[jnp.argsort(x[:, 0])],
+    "of an argument": lambda x, w: x[jnp.argmax(jnp.sum(jnp.tanh(x @ w), 1))],
+    "along a sort": lambda x, w: jnp.sort(x @ w, 0)[jnp.argmax(x[:, 0])],
+    "single entries": lambda x, w: jnp.tanh(x @ w)[jnp.argmax(x[:, 0]), jnp.argmax(w[0])],
+    "the result itself": lambda x, w: ((y := jnp.tanh(x @ w)), y[jnp.argmax(x[:, 0])]),
+}
+
+
+@pytest.mark.parametrize("name", [*PICKED, *NOT_PICKED])
+def test_a_few_rows_are_made_by_themselves(name: str) -> None:
+    fn = {**PICKED, **NOT_PICKED}[name]
+    program = trace(fn, (X, W))
+    other, picks = pick_early(program, resolve(None))
+    assert len(picks) == (name in PICKED)
+    for w, g in zip(run_program(program)(X, W), run_program(other)(X, W), strict=True):
+        assert (w.dtype, w.shape) == (g.dtype, g.shape)
+        np.testing.assert_allclose(g, w, rtol=2e-5, atol=2e-5)
+
+
+def test_the_details_of_the_best_take_no_second_loop() -> None:
+    def fn(x: Any, w: Any) -> Any:
+        y = jnp.tanh(x @ w)
+        value, best = jax.lax.top_k(jnp.sum(y * y, 1), 5)
+        return value, best, y[best]
+
+    x, w = (RNG.normal(size=s).astype(np.float32) for s in ((3000, 8), (8, 500)))
+    plan = memscope.plan(fn, x, w, limit="15%")
+    assert len(plan.loops) == 1
+    assert plan.extra_work < 1.05
+    assert [r.op for r in plan.rearranged] == ["gather"]
+    for g, v in zip(plan.fn(x, w), fn(x, w), strict=True):
+        np.testing.assert_allclose(g, v, rtol=1e-4)
