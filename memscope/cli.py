@@ -152,7 +152,11 @@ def _add_schedule(commands: Any) -> None:
     _add_call(parser)
     add_target(parser)
     parser.add_argument(
-        "--seconds", metavar="N", type=_seconds, default=10.0, help="to search, compiling apart (default: %(default)g)"
+        "--seconds",
+        metavar="N",
+        type=_seconds,
+        default=10.0,
+        help="to search; on top comes compiling, but for a GPU (default: %(default)g)",
     )
     _add_output(parser)
     parser.set_defaults(command=_schedule)
