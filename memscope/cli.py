@@ -333,6 +333,7 @@ def _outcome(plan: Plan, call: Call, check: Check | None) -> dict[str, Any]:
         "fits": plan.fits,
         "peak_bytes": plan.peak_bytes,
         "original_peak_bytes": plan.original_peak_bytes,
+        "refused": plan.refused,
         "slowdown": plan.slowdown,
         "loops": [dataclasses.asdict(loop) for loop in plan.loops],
         "simplified": [dataclasses.asdict(gone) for gone in plan.simplified],
