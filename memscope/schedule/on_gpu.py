@@ -78,8 +78,10 @@ class _Search:
 
     @property
     def best(self) -> Scheduled:
-        """Of equals the first: XLA's own before all others."""
-        return min(self.confirmed, key=lambda s: s.compiled.peak_bytes)
+        """The lowest; XLA's own where no other saves anything to speak of."""
+        default, lowest = self.confirmed[0], min(self.confirmed, key=lambda s: s.compiled.peak_bytes)
+        saved = default.compiled.peak_bytes - lowest.compiled.peak_bytes
+        return lowest if saved > WORTH * default.temp_bytes else default
 
     def run(self) -> None:
         """Compiles one candidate after another while there is time."""
