@@ -79,13 +79,14 @@ def run(program: Program, seconds: float, budget: float) -> Row:
     took = time.perf_counter() - start
     default, memory, *ours = found.found.confirmed
     errors = [abs(s.predicted_temp_bytes / s.temp_bytes - 1) for s in ours if s.predicted_temp_bytes is not None]
+    fixed = default.peak_bytes - default.temp_bytes
     row = Row(
         program=program.name,
         instructions=len(found.order),
         default=default.temp_bytes,
-        memory_optimised=memory.temp_bytes,
-        best=found.temp_bytes,
-        bound=found.found.temp_bound_bytes,
+        memory_optimised=_temporaries(memory, fixed),
+        best=_temporaries(found.found.best, fixed),
+        bound=found.lower_bound_bytes - fixed,
         gap=found.gap,
         by=found.found.best.by,
         search_seconds=found.seconds,
@@ -93,6 +94,11 @@ def run(program: Program, seconds: float, budget: float) -> Row:
         off=max(errors, default=None),
     )
     return timed(row, program, found, budget) if budget and found.changed else row
+
+
+def _temporaries(scheduled: Scheduled, fixed: int) -> int:
+    """What comes on top of arguments and results; results that a donation would have saved count as temporaries."""
+    return scheduled.peak_bytes - fixed
 
 
 def timed(row: Row, program: Program, found: memscope.Schedule, budget: float) -> Row:

@@ -8,7 +8,7 @@ in turn the smallest gap that it fits in, and keeps the lower of the two heaps (
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -27,10 +27,12 @@ class Block:
     Attributes:
       bytes: of the largest.
       spans: when each is alive: first and last step, inclusive; the first one is the block's own.
+      lent: each but the last is written over by the next one, in the step that reads it for the last time.
     """
 
     bytes: int
     spans: tuple[Span, ...]
+    lent: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +69,7 @@ def temporary_blocks(groups: Iterable[Group]) -> list[tuple[Group, ...]]:
 
 def block_of_groups(groups: Sequence[Group]) -> Block:
     """The block that some groups take turns in."""
-    return Block(max(g.bytes for g in groups), tuple(span for g in groups for span in g.spans))
+    return Block(max(g.bytes for g in groups), tuple(span for g in groups for span in g.spans), len(groups) > 1)
 
 
 def best_fit(blocks: Sequence[Block], alignment: int = ALIGNMENT) -> Heap:
@@ -82,18 +84,30 @@ def best_fit(blocks: Sequence[Block], alignment: int = ALIGNMENT) -> Heap:
 
 
 def _clocked(blocks: Sequence[Block]) -> list[Block]:
-    """The same with XLA's clock, which ticks with each allocation and each free: allocations first in a step."""
-    events = sorted(
-        (step, kind, i, k)
-        for i, block in enumerate(blocks)
-        for k, span in enumerate(block.spans)
-        for kind, step in enumerate(span)
-    )
-    times = {(i, k, kind): tick for tick, (_, kind, i, k) in enumerate(events)}
+    """The same with XLA's clock, which ticks with each allocation and each free.
+
+    In a step allocations come first; what is written over is freed right before what takes its place. Among events of
+    one kind those come first whose buffers started first, and then ended first.
+    """
+    events = sorted(event for i, block in enumerate(blocks) for event in _events(i, block))
+    times = {which: tick for tick, (*_, which) in enumerate(events)}
     return [
-        Block(block.bytes, tuple((times[i, k, 0], times[i, k, 1]) for k in range(len(block.spans))))
+        dataclasses.replace(block, spans=tuple((times[i, k, 0], times[i, k, 1]) for k in range(len(block.spans))))
         for i, block in enumerate(blocks)
     ]
+
+
+def _events(number: int, block: Block) -> Iterator[tuple[int, int, tuple[int, ...], int, tuple[int, int, int]]]:
+    """(step, allocation or free, its turn in that, and again, (block, span, start or end)) for each start and end."""
+    taken_over = [start for start, _ in block.spans[1:]] if block.lent else []
+    ends = [*taken_over, *(end for _, end in block.spans[len(taken_over) :])]
+    turns = [(start, end, number, k) for k, ((start, _), end) in enumerate(zip(block.spans, ends, strict=True))]
+    for k, turn in enumerate(turns):
+        yield turn[0], 0, turn, 1, (number, k, 0)
+        if k < len(taken_over):
+            yield ends[k], 0, turns[k + 1], 0, (number, k, 1)
+        else:
+            yield ends[k], 1, turn, 0, (number, k, 1)
 
 
 def _placed(blocks: Sequence[Block], order: Iterable[int], alignment: int) -> Heap:

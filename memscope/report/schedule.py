@@ -42,6 +42,12 @@ def _account(schedule: Schedule) -> list[str]:
             f"  barriers keep the order: its instructions read and write {schedule.traffic:.2f}x the bytes, as less is "
             "fused across them"
         )
+    given_back = schedule.found.default.compiled.alias_bytes - schedule.compiled.alias_bytes
+    if given_back:
+        lines.append(
+            f"  {format_bytes(given_back)} of donated arguments are given back after the call, not written over: "
+            "results have memory of their own, which counts"
+        )
     if schedule.hidden_bytes:
         lines.append(
             f"  XLA's library fusions may take up to {format_bytes(schedule.hidden_bytes)} that it does not report, "
@@ -53,12 +59,13 @@ def _account(schedule: Schedule) -> list[str]:
 
 
 def _orders(schedule: Schedule) -> list[str]:
-    lines = ["orders that were compiled, by temporaries"]
+    lines = ["orders that were compiled, by their peaks"]
     for each in schedule.found.confirmed:
         predicted = each.predicted_temp_bytes
-        expected = "" if predicted is None else f"  (predicted {format_bytes(predicted)})"
+        beside = each.peak_bytes - each.temp_bytes
+        expected = "" if predicted is None else f"  (predicted {format_bytes(beside + predicted)})"
         mark = "*" if each is schedule.found.best else " "
-        lines.append(f"{mark} {format_bytes(each.temp_bytes):>9}  {each.by}{expected}")
+        lines.append(f"{mark} {format_bytes(each.peak_bytes):>9}  {each.by}{expected}")
     return lines
 
 

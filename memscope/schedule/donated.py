@@ -1,8 +1,9 @@
-"""An order for a program with donated arguments, by asking for its results in another order.
+"""An order for a program with donated arguments: a module that went through a pass has forgotten its donations.
 
-A module that went through a pass has forgotten its donations, so no order can be set there. But XLA's memory-optimised
-scheduler walks back from the results, one after the other: asked for them in the order in which they had best be made,
-it comes near that order. Each donated argument keeps to its own result.
+So there are two ways, and the lower peak wins. XLA's memory-optimised scheduler walks back from the results, one after
+the other: asked for them in the order in which they had best be made, it comes near that order, and each donated
+argument keeps to its own result. Or the order is set, and results get memory of their own: where temporaries are most
+of the peak that costs less than it saves, and the arguments' memory is given back after the call.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 from jax.extend import core as jex_core
 
 from ..compile import Build, Compiled, compile_program
@@ -18,6 +20,24 @@ from ..hlo.dataflow import Dataflow
 from ..hlo.module import Module
 from ..program import Program
 from ..target import Target
+
+
+def without_donations(module: Module) -> Module:
+    """A module as a pass leaves it."""
+    return dataclasses.replace(module, donations=())
+
+
+def given_back(compiled: Compiled, donated: Sequence[bool]) -> Compiled:
+    """The same, with the arrays deleted after the call that the caller has given away, as after a donation."""
+
+    def call(*leaves: Any) -> Any:
+        outs = compiled.call(*leaves)
+        for leaf, given in zip(leaves, donated, strict=True):
+            if given and isinstance(leaf, jax.Array) and not leaf.is_deleted():
+                leaf.delete()
+        return outs
+
+    return dataclasses.replace(compiled, call=call)
 
 
 def can_ask_otherwise(program: Program, module: Module) -> bool:

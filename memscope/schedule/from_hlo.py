@@ -7,7 +7,6 @@ their caller is the caller's.
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from ..hlo.dataflow import RUNS_COMPUTATIONS, Dataflow, positions
 from ..hlo.module import Computation, Instruction, Module
 from ..hlo.place import may_take_over, result_values, sharing_values
 from ..hlo.ranges import flatten, reads
+from .hosts import Hosts, hosts_of
 from .problem import Loan, Order, OrderProblem, Storage
 
 # They compute nothing and hold nothing of their own.
@@ -34,17 +34,18 @@ class ComputationOrder:
     Attributes:
       nodes: the instructions that the problem's nodes stand for, in the order of the schedule they were read from.
       problem: temporaries alone.
-      with_results: the same with the memory of the call's results, as far as temporaries may lie in it until a
-        result is written, counted from then on, and one node more at the end that reads all results; None where
-        there is no such memory. A lower bound for the temporaries is one for this less `host_bytes`.
-      host_bytes: of the temporaries that may lie in results' memory at one time, at the most.
+      hosts: memory of the call's results in which temporaries may lie; None where there is none.
     """
 
     computation: Computation
     nodes: tuple[Instruction, ...]
     problem: OrderProblem
-    with_results: OrderProblem | None
-    host_bytes: int
+    hosts: Hosts | None
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of temporaries that lie in results' memory at one time, at the most."""
+        return 0 if self.hosts is None else self.hosts.bytes
 
     @property
     def default(self) -> Order:
@@ -190,26 +191,17 @@ class _Builder:
 
     def built(self) -> ComputationOrder:
         inside = [g for g in self._of.groups if self._is_temporary(g)]
-        hosts = self._hosts() if self._computation is self._of.module.entry else {}
         predecessors = self._predecessors()
         problem = self._problem(predecessors, [self._storage(g) for g in inside], inside)
         return ComputationOrder(
             computation=self._computation,
             nodes=self._nodes,
             problem=problem,
-            with_results=self._with_results(predecessors, inside, hosts) if hosts else None,
-            host_bytes=sum(hosts.values()),
+            hosts=self._hosts(predecessors, inside) if self._computation is self._of.module.entry else None,
         )
 
     def _is_temporary(self, group: Group) -> bool:
         return self._of.is_temporary(group) and self._of.owner(group) is self._computation
-
-    def _hosts(self) -> dict[Group, int]:
-        """Bytes of the largest temporary that fits into the memory of each result."""
-        sizes = sorted(self._of.bytes(g) for g in self._of.groups if self._of.is_temporary(g))
-        results = {g: self._of.bytes(g) for g in self._of.groups if self._of.is_result(g)}
-        fitting = {g: sizes[: bisect.bisect_right(sizes, size)][-1:] for g, size in results.items()}
-        return {g: largest[0] for g, largest in fitting.items() if largest and largest[0]}
 
     def _predecessors(self) -> list[set[int]]:
         """What must run before each node: what it reads, and whatever touches memory before it writes over it."""
@@ -236,26 +228,28 @@ class _Builder:
                     found.append(_Access(self._number[here.id], writes))
         return sorted(set(found), key=lambda a: (a.node, a.writes))
 
-    def _storage(self, group: Group, until: tuple[int, ...] = (), size: int | None = None) -> Storage:
+    def _storage(self, group: Group, *others: int) -> Storage:
+        """A group's memory, and the nodes that touch it: with some others."""
         accesses = self._accesses(group)
         writers = tuple(dict.fromkeys(a.node for a in accesses if a.writes))
         readers = tuple(dict.fromkeys(a.node for a in accesses if not a.writes))
-        return Storage(self._of.bytes(group) if size is None else size, writers, readers + until)
+        return Storage(self._of.bytes(group), writers, readers + others)
 
-    def _with_results(
-        self, predecessors: list[set[int]], inside: list[Group], hosts: Mapping[Group, int]
-    ) -> OrderProblem:
-        """The problem with results held until a last node; a donated argument until it is read for the last time."""
-        end = len(self._nodes)
-        storages, groups = [self._storage(g) for g in inside], list(inside)
-        for group, size in hosts.items():
+    def _hosts(self, predecessors: list[set[int]], inside: list[Group]) -> Hosts | None:
+        """The results' memory, as far as temporaries fit into it."""
+        end, start = len(self._nodes), len(self._nodes) + 1
+        waits = [*({*before, start} for before in predecessors), {*range(end), start}, set()]
+        storages, groups, places = [self._storage(g) for g in inside], list(inside), []
+        for group in filter(self._of.is_result, self._of.groups):
             given = tuple(v for v in group if self._of.is_argument((v,)))
             made = tuple(v for v in group if v not in given)
-            for part, until in ((given, ()), (made, (end,))):
-                if part:
-                    storages.append(self._storage(part, until, size))
-                    groups.append(part)
-        return self._problem([*predecessors, set(range(end))], storages, groups)
+            parts = [(part, by) for part, by in ((given, start), (made, end)) if part]
+            places.append(tuple(range(len(storages), len(storages) + len(parts))))
+            storages += [self._storage(part, by) for part, by in parts]
+            groups += [part for part, _ in parts]
+        own = set(inside)
+        inner = [self._of.bytes(g) for g in self._of.groups if g not in own and self._of.is_temporary(g)]
+        return hosts_of(self._problem(waits, storages, groups), len(inside), places, inner)
 
     def _problem(self, predecessors: list[set[int]], storages: list[Storage], groups: list[Group]) -> OrderProblem:
         alone = {group[0]: k for k, group in enumerate(groups) if len(group) == 1}

@@ -60,7 +60,8 @@ def find_order_on_gpu(
     search = _Search(default, target, seconds, progress)
     if default.temp_bytes:
         search.run()
-    return Found(search.best, tuple(search.confirmed), 0, search.spent, search.remark)
+    needed = min(s.peak_bytes - s.temp_bytes for s in search.confirmed)  # arguments and results
+    return Found(search.best, tuple(search.confirmed), needed, search.spent, search.remark)
 
 
 class _Search:
@@ -79,8 +80,8 @@ class _Search:
     @property
     def best(self) -> Scheduled:
         """The lowest; XLA's own where no other saves anything to speak of."""
-        default, lowest = self.confirmed[0], min(self.confirmed, key=lambda s: s.compiled.peak_bytes)
-        saved = default.compiled.peak_bytes - lowest.compiled.peak_bytes
+        default, lowest = self.confirmed[0], min(self.confirmed, key=lambda s: s.peak_bytes)
+        saved = default.peak_bytes - lowest.peak_bytes
         return lowest if saved > WORTH * default.temp_bytes else default
 
     def run(self) -> None:

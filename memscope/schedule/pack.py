@@ -29,8 +29,8 @@ AROUND = 3
 FOCUS = 0.8
 """How many of the moves are of instructions there; the rest are of any."""
 
-SLACK = 1.03
-"""How far an order's live bytes may rise above the heap that is to be beaten: results' memory takes some of them."""
+SLACK = 1.01
+"""How far an order's live bytes may rise above those of the order that is to be beaten, or above its heap."""
 
 
 def packed(
@@ -70,7 +70,7 @@ class _Walk:
     def step(self) -> bool:
         """Tries a move or a few; whether the heap is smaller for it."""
         order = self._moved()
-        if order == self.order or self._computation.problem.peak(order) > SLACK * self.heap.bytes:
+        if order == self.order or self._computation.problem.peak(order) > SLACK * max(self.heap.bytes, self._live):
             return False
         before, (ordered, heap, blocks) = self.heap.bytes, self._laid_out(order)
         if heap.bytes <= before:
@@ -79,6 +79,7 @@ class _Walk:
 
     def _accept(self, order: Order, ordered: Module, heap: Heap, blocks: Sequence[Block]) -> None:
         self.order, self.heap, self._blocks = order, heap, blocks
+        self._live = self._computation.problem.peak(order)
         self._line = [self._number.get(i.name) for i in flatten(ordered).instructions]
 
     def _laid_out(self, order: Order) -> tuple[Module, Heap, Sequence[Block]]:

@@ -267,7 +267,7 @@ def _schedule(
         fn=PlannedFunction(signature, closed, best.build, original, target, call, "scheduled", "jax.export"),
         peak_bytes=best.peak_bytes,
         default_peak_bytes=found.default.compiled.peak_bytes,
-        lower_bound_bytes=best.peak_bytes - best.temp_bytes + found.temp_bound_bytes,
+        lower_bound_bytes=found.bound_bytes,
         order=tuple(i.name for i in flatten(parse_module(best.module)).instructions),
         seconds=found.seconds,
         found=found,

@@ -15,7 +15,7 @@ from ..program import Program
 from ..sizes import format_bytes
 from ..target import Target
 from .bound import touched_bound
-from .donated import can_ask_otherwise, compile_with_results, results_as_made
+from .donated import can_ask_otherwise, compile_with_results, given_back, results_as_made, without_donations
 from .from_hlo import ComputationOrder, OrderingProblems
 from .hook import ordering
 from .pack import packed
@@ -35,8 +35,14 @@ CONFIRMATIONS = 2
 HOSTS_MATTER = 0.002
 """The share of its peak that a computation may save by temporaries in results' memory, for that to be thought of."""
 
+DONATED_SHARE = 0.4
+"""The share of the time for orders that keep donations, where there are any; the rest is for those that do without."""
+
 SOLVING = 0.6
 """The share of the time for the search that goes into live bytes; the rest is for the gaps between buffers."""
+
+PRICING, PRICE_SECONDS = 0.5, 0.5
+"""How much of the time left goes into a bound where results' memory matters, and seconds for one set of prices."""
 
 WORTH = 0.001
 """By what share of the temporaries an order has to be better than another one to be worth a look."""
@@ -61,22 +67,26 @@ class Scheduled:
     def temp_bytes(self) -> int:
         return self.compiled.temp_bytes
 
+    @property
+    def peak_bytes(self) -> int:
+        return self.compiled.peak_bytes
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Found:
     """What the search came to.
 
     Attributes:
-      best: the one with the fewest temporaries; XLA's default where none has fewer.
+      best: the one with the lowest peak; XLA's default where none has a lower one.
       confirmed: all that were compiled, the default first.
-      temp_bound_bytes: no order needs less for temporaries; proved.
+      bound_bytes: no order's peak is lower; proved.
       seconds: of search, compiling apart.
       remark: what a reader should know about the search, or "".
     """
 
     best: Scheduled
     confirmed: tuple[Scheduled, ...]
-    temp_bound_bytes: int
+    bound_bytes: int
     seconds: float
     remark: str
 
@@ -95,27 +105,50 @@ def find_order(
       seconds: of search; compiling comes on top.
     """
     progress(f"compiling {program.name} in XLA's own two orders ({len(program.eqns)} eqns)")
+    confirmed = _in_xlas_orders(program, build, target)
+    start = time.perf_counter()
+    module, *_ = known = [parse_module(s.compiled.module) for s in confirmed]
+    share = DONATED_SHARE if module.donations else 1.0
+    orders = settable = _Orders(module, known, share * seconds, progress)
+    if module.donations:
+        settable = _Orders(without_donations(module), known, (1 - share) * seconds, progress)
+    spent = time.perf_counter() - start
+
+    default = confirmed[0].compiled
+    enough = min(s.peak_bytes for s in confirmed) - WORTH * min(s.temp_bytes for s in confirmed)
+    room = int(enough - default.peak_bytes + default.temp_bytes)
+    if module.donations and orders.ranked[0][1] < room and can_ask_otherwise(program, module):
+        progress("confirming an order by which donations are kept")
+        results = results_as_made(module, orders.ranked[0][0][module.entry_id])
+        steered = compile_with_results(program, results, module, build, target, MEMORY_OPTIMISED)
+        confirmed.append(Scheduled(STEERED, *steered))
+    promising = [(order, temps) for order, temps in settable.ranked if temps < room - default.alias_bytes]
+    if promising:
+        progress(f"confirming {format_bytes(promising[0][1])} of temporaries, from {format_bytes(default.temp_bytes)}")
+        confirmed += _confirmed(program, build, target, promising[:CONFIRMATIONS])
+    best = min(confirmed, key=lambda s: s.peak_bytes)  # of equals the first: XLA's default before all others
+    bound = min(best.peak_bytes, _peak_bound(default, orders.bound))
+    return Found(best, tuple(confirmed), bound, spent, orders.remark)
+
+
+def _in_xlas_orders(program: Program, build: Build, target: Target) -> list[Scheduled]:
+    """The program in the default order, and in that of the memory-optimised scheduler."""
     with ThreadPoolExecutor(1) as other:  # XLA compiles without the interpreter lock
         memory = other.submit(compile_program, program, build, target, MEMORY_OPTIMISED)
         default = compile_program(program, build, target)
-        confirmed = [Scheduled(DEFAULT, program, default), Scheduled(MEMORY, program, memory.result())]
-    start = time.perf_counter()
-    module = parse_module(default.module)
-    orders = _Orders(module, [parse_module(s.compiled.module) for s in confirmed], seconds, progress)
-    spent = time.perf_counter() - start
-    lowest = min(s.temp_bytes for s in confirmed)
-    promising = [(order, predicted) for order, predicted in orders.ranked if predicted < (1 - WORTH) * lowest]
-    if promising and module.donations:
-        if can_ask_otherwise(program, module):
-            progress("confirming an order by which donations are kept")
-            results = results_as_made(module, promising[0][0][module.entry_id])
-            steered = compile_with_results(program, results, module, build, target, MEMORY_OPTIMISED)
-            confirmed.append(Scheduled(STEERED, *steered))
-    elif promising:
-        progress(f"confirming {format_bytes(promising[0][1])} of temporaries, from {format_bytes(default.temp_bytes)}")
-        confirmed += _confirmed(program, build, target, promising[:CONFIRMATIONS])
-    best = min(confirmed, key=lambda s: s.temp_bytes)  # of equals the first: XLA's default before all others
-    return Found(best, tuple(confirmed), min(orders.bound, best.temp_bytes), spent, orders.remark)
+        return [Scheduled(DEFAULT, program, default), Scheduled(MEMORY, program, memory.result())]
+
+
+def _peak_bound(default: Compiled, temp_bound: int) -> int:
+    """No order's peak is lower, whether donated arguments are written over or results get memory of their own.
+
+    In memory of their own they may hold all temporaries, but are there themselves in the end.
+    """
+    donated = default.peak_bytes - default.temp_bytes + temp_bound
+    if not default.alias_bytes:
+        return donated
+    apart = default.argument_bytes + default.constant_bytes + max(default.output_bytes, temp_bound)
+    return min(donated, apart)
 
 
 def _confirmed(
@@ -152,7 +185,7 @@ def _compile(program: Program, build: Build, target: Target, sequences: Sequence
         return str(error).partition("\n")[0]
     if not request.applied:
         return str(request.error or "its pass was not run")
-    return Scheduled(OURS, program, compiled, predicted)
+    return Scheduled(OURS, program, given_back(compiled, program.donated), predicted)
 
 
 def temporaries_at_least(module: bytes) -> int:
@@ -185,6 +218,7 @@ class _Orders:
                 chosen[computation.id] = problem.sequence(orders[0])
         candidates = [{**chosen, computation.id: problem.sequence(order)} for order in orders]
         ranked = sorted(zip(map(self._predicted, candidates), orders, candidates, strict=True), key=lambda r: r[0])
+        self._raise_bound(problem, ranked[0][1], (1 - WORTH) * ranked[0][0])
         if not self._module.donations:  # of an order that can't be set, only the bound is of use
             order, predicted = packed(
                 self._module, problem, chosen, ranked[0][1], int((1 + WORTH) * self.bound), self._until
@@ -198,13 +232,13 @@ class _Orders:
     def _solved(self, computation: ComputationOrder) -> list[Order]:
         """Orders of one computation, best first; what it holds, and may hold at the least, is noted down."""
         hints = self._hints(computation)
-        problem = computation.problem
-        if computation.with_results is not None and self._hosts_matter(computation):
-            problem = computation.with_results
-        solution = solve(
-            problem, SOLVING * self._left(), [_of_size(hint, problem.size) for hint in hints], self._progress
-        )
-        orders = [_of_size(order, len(computation.nodes)) for order in solution.candidates]
+        hosts = computation.hosts if self._hosts_matter(computation) else None
+        if hosts is None:
+            solution = solve(computation.problem, SOLVING * self._left(), hints, self._progress)
+            orders = list(solution.candidates)
+        else:
+            solution = solve(hosts.full, SOLVING * self._left(), list(map(hosts.with_ends, hints)), self._progress)
+            orders = list(map(hosts.without_ends, solution.candidates))
         self.remark = self.remark or solution.remark
         bound = solution.lower_bound_bytes - computation.host_bytes - self._inner_slack(computation)
         held = computation.problem.peak(orders[0])
@@ -212,6 +246,19 @@ class _Orders:
         self._slack[computation.computation.id] = held - max(0, bound)
         self.bound = max(0, bound)
         return list(dict.fromkeys([*orders, *hints]))
+
+    def _raise_bound(self, computation: ComputationOrder, order: Order, enough: float) -> None:
+        """Proves more of the last computation, by other prices for results' memory, until it is enough."""
+        hosts = computation.hosts
+        if hosts is None:
+            return
+        until = time.perf_counter() + PRICING * self._left()
+        for prices in hosts.prices():
+            left = until - time.perf_counter()
+            if left < 0 or self.bound >= enough:
+                break
+            solution = solve(hosts.priced(prices), min(PRICE_SECONDS, left), [hosts.with_ends(order)])
+            self.bound = max(self.bound, solution.lower_bound_bytes - sum(prices) - self._inner_slack(computation))
 
     def _hints(self, computation: ComputationOrder) -> list[Order]:
         """The orders of XLA's own schedulers, where they are orders of the same instructions."""
@@ -230,10 +277,3 @@ class _Orders:
 
     def _left(self) -> float:
         return max(0.0, self._until - time.perf_counter())
-
-
-def _of_size(order: Order, size: int) -> Order:
-    """An order with or without the node at the end that reads the call's results."""
-    if len(order) < size:
-        return (*order, *range(len(order), size))
-    return tuple(node for node in order if node < size)

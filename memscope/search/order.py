@@ -68,7 +68,7 @@ class Reordered:
         found = find_order(search.program, search.exact, search.target, ORDER_SECONDS, search.progress)
         search.effort.compiles(search.program.jaxpr)
         # One with its results in another order is another program, whose arguments a plan does not know.
-        best = min((s for s in found.confirmed if s.program is search.program), key=lambda s: s.temp_bytes)
+        best = min((s for s in found.confirmed if s.program is search.program), key=lambda s: s.peak_bytes)
         if best is found.default:
             return None
         candidate = Candidate(search.program.closed, search.original_estimate, None, scheduled_by=best.by)

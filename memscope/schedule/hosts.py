@@ -1,0 +1,147 @@
+"""Memory of a call's results, in which temporaries may lie while no result is there yet: what it leaves to be held.
+
+XLA puts one temporary at a time into a result's memory, or several one after another, where it is no larger. So a bound
+on temporaries alone would claim too much, and one that takes all this memory off claims too little. Between them lie
+*prices*: let a host, the memory of one result, cost `u(h)`, whatever it is used for. A temporary weighs the cheapest
+price of the hosts that it fits into, and no more than its size. At any time, those that lie in no host weigh at least
+
+    sum of w(t) over all temporaries that are alive + sum of u(h) over hosts that hold a result - sum of all u(h)
+
+as one that lies in `h` saves its size, `w(t)` of which is counted and `u(h)` pays for the rest. That is an ordering
+problem again, and what bounds its peak bounds the temporaries, for any prices: high ones do where more temporaries
+would fit than there are hosts, a price of nothing where there are more hosts than temporaries.
+
+A temporary fits where it is no larger, and where some order has one of the two gone before the other is there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+
+from .problem import Order, OrderProblem
+from .reach import Reach, bits, members
+
+MOST_PRICES = 8
+"""How many prices are thought of at the most."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """The memory of one result.
+
+    Attributes:
+      storages: of the problem: the result from when it is written, and the donated argument until it is last read.
+      guests: the temporaries that may lie in it.
+      most: bytes of the largest of them.
+      most_inside: the same of those that the bodies of loops and branches make: they have no weight of their own.
+    """
+
+    storages: tuple[int, ...]
+    guests: frozenset[int]
+    most: int
+    most_inside: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Hosts:
+    """The results' memory of one computation.
+
+    Attributes:
+      problem: of temporaries and hosts; the nodes are those of the computation, one that reads all results at the end,
+        and one more that brings the donated arguments before all others.
+    """
+
+    problem: OrderProblem
+    hosts: tuple[Host, ...]
+
+    @functools.cached_property
+    def bytes(self) -> int:
+        """Bytes of temporaries that lie in results' memory at one time, at the most."""
+        return sum(host.most for host in self.hosts)
+
+    @functools.cached_property
+    def full(self) -> OrderProblem:
+        """The problem with each host at its highest price: every temporary counts in full."""
+        return self.priced([host.most for host in self.hosts])
+
+    def prices(self) -> Iterator[tuple[int, ...]]:
+        """Prices to try beside the highest: nothing for the hosts of small temporaries."""
+        steps = sorted({host.most for host in self.hosts})
+        for limit in steps[-MOST_PRICES:]:
+            yield tuple(host.most if host.most > limit else host.most_inside for host in self.hosts)
+
+    def priced(self, prices: Sequence[int]) -> OrderProblem:
+        """The problem whose peak, less the sum of the prices, no order's temporaries go below."""
+        sizes = [storage.bytes for storage in self.problem.storages]
+        for host, price in zip(self.hosts, prices, strict=True):
+            for guest in host.guests:
+                sizes[guest] = min(sizes[guest], price)
+            for storage in host.storages:
+                sizes[storage] = price
+        return _resized(self.problem, sizes)
+
+    def with_ends(self, order: Order) -> Order:
+        """An order of the computation's nodes as one of the problem's."""
+        return (len(order) + 1, *order, len(order))
+
+    def without_ends(self, order: Order) -> Order:
+        """The other way round."""
+        return tuple(node for node in order if node < self.problem.size - 2)
+
+
+def hosts_of(
+    problem: OrderProblem, temporaries: int, places: Sequence[tuple[int, ...]], inner_sizes: Sequence[int]
+) -> Hosts | None:
+    """The hosts among the storages of a problem, each with its guests; None where there are none.
+
+    Args:
+      temporaries: how many of the storages, from the first on, are temporaries.
+      places: for each result the storages that take turns in its memory.
+      inner_sizes: bytes of the temporaries that the bodies of loops and branches make.
+    """
+    meetings = _Meetings(problem)
+    size = [storage.bytes for storage in problem.storages]
+    hosts = []
+    for storages in places:
+        room = size[storages[0]]
+        fitting = (t for t in range(temporaries) if 0 < size[t] <= room)
+        guests = frozenset(t for t in fitting if not any(meetings.sure(t, storage) for storage in storages))
+        inside = max((s for s in inner_sizes if s <= room), default=0)
+        most = max((inside, *(size[t] for t in guests)))
+        if most:
+            hosts.append(Host(storages, guests, most, inside))
+    taken = {storage for host in hosts for storage in host.storages}
+    counted = [bytes_ if k < temporaries or k in taken else 0 for k, bytes_ in enumerate(size)]
+    return Hosts(_resized(problem, counted), tuple(hosts)) if hosts else None
+
+
+def _resized(problem: OrderProblem, sizes: Sequence[int]) -> OrderProblem:
+    storages = map(lambda storage, size: dataclasses.replace(storage, bytes=size), problem.storages, sizes)
+    return dataclasses.replace(problem, storages=tuple(storages))
+
+
+class _Meetings:
+    """Which storages are alive together in every order."""
+
+    def __init__(self, problem: OrderProblem) -> None:
+        self._reach = Reach(problem.predecessors)
+        self._users = [bits(storage.starts) for storage in problem.storages]
+        self._after = [self._union(users, self._reach.descendants) for users in self._users]
+        self._before = [self._union(users, self._reach.ancestors) for users in self._users]
+        self._loans = {(loan.node, loan.lender, loan.borrower) for loan in problem.loans}
+
+    @staticmethod
+    def _union(nodes: int, of: Sequence[int]) -> int:
+        union = 0
+        for node in members(nodes):
+            union |= of[node]
+        return union
+
+    def sure(self, a: int, b: int) -> bool:
+        """Neither can be gone before the other is there; at a node that uses both, one may lend the other its place."""
+        here = self._users[a] & self._users[b]
+        if any({(node, a, b), (node, b, a)}.isdisjoint(self._loans) for node in members(here)):
+            return True
+        return bool(self._users[a] & self._after[b]) and bool(self._users[a] & self._before[b])
