@@ -20,7 +20,7 @@ from .compile import Build, Compiled, prepare
 from .errors import LimitError, TargetError
 from .inside import Moved
 from .planned import PlannedFunction, Signature, dynamic_only
-from .profile import Profile, profile_compiled
+from .profile import Profile, profile_compiled, without_profile
 from .program import Program, aval_of, nbytes
 from .reasons import blockers
 from .recompute import Recomputed
@@ -264,7 +264,7 @@ class Request:
           RefusedError: XLA does not compile it.
         """
         if self.search.original.refused is not None:
-            raise self.search.original.refused
+            raise without_profile(self.search.original.refused)
         builds = self.search.builds
         return profile_compiled(
             self.search.program, self.search.original, plain=builds[Build.PLAIN], target=self.search.target

@@ -191,7 +191,12 @@ def profile(
     try:
         return profile_program(program, place)
     except RefusedError as error:
-        raise RefusedError(f"{error}. memscope.plan looks for a version that it compiles.") from error
+        raise without_profile(error) from error
+
+
+def without_profile(error: RefusedError) -> RefusedError:
+    """The error of a function that has no profile, as XLA does not compile it: what to do instead."""
+    return RefusedError(f"{error}. memscope.plan looks for a version that it compiles.")
 
 
 def profile_program(program: Program, target: Target) -> Profile:

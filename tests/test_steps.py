@@ -23,6 +23,9 @@ from memscope.schedule.steps import Step, run_in_steps, steps_of
 from memscope.target import resolve
 from memscope.trace import trace
 
+from .random_programs import RandomProgram, programs
+from .test_random_programs import agree_with, drawn, run
+
 
 def compiled(program: Program) -> tuple[Module, ComputationOrder]:
     module = parse_module(compile_program(program, Build.REFERENCE, resolve("cpu")).module)
@@ -87,6 +90,23 @@ def test_any_graph_in_any_order_gives_the_same_values(edges: list[tuple[int, int
     check_order(program, steps)
     for got, want in zip(jax.jit(run_in_steps(program, steps))(*args), fn(*args), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
+def test_random_programs_in_random_orders_keep_their_values() -> None:
+    seen: list[int] = []
+
+    @drawn(0.06)
+    @given(programs())
+    def check(fn: RandomProgram) -> None:
+        with jax.enable_x64(fn.x64):
+            program = trace(fn, fn.args)
+            steps = random_steps(program, fn.seed)
+            check_order(program, steps)
+            seen.append(len(steps))
+            agree_with(fn, run(run_in_steps(program, steps), fn.args))
+
+    check()
+    assert sum(seen) > 2 * len(seen)
 
 
 def branches(x: jax.Array) -> jax.Array:
