@@ -4,10 +4,12 @@
     python -m benchmarks.order ResNet "batch 1"  # those whose names have one of these in them
     python -m benchmarks.order --no-times        # nothing runs: sizes are XLA's own
     python -m benchmarks.order --deep            # a transformer of 24 layers as well: 2,000 instructions
+    python -m benchmarks.order --target a100-40gb  # by XLA's GPU compiler: orders that barriers keep; nothing runs
 
 Sizes are temporaries of the build that `jax.jit` makes, in XLA's default order, in that of its memory-optimised
 scheduler, and in the best that XLA confirmed. A time ratio compares the last with the first, interleaved. Nothing is
-asserted. Writes `results/order.json`.
+asserted. Writes `results/order.json`, and for a target of its own `results/order_<target>.json`: there is one scheduler
+and no bound then, and what barriers cost is told by the bytes that the instructions read and write.
 """
 
 from __future__ import annotations
@@ -116,6 +118,76 @@ def timed(row: Row, program: Program, found: memscope.Schedule, budget: float) -
     return dataclasses.replace(row, ratio=after.seconds / before.seconds, equal=equal)
 
 
+@dataclasses.dataclass(frozen=True)
+class GpuRow:
+    """One program on a GPU. Sizes in bytes of temporaries.
+
+    Attributes:
+      traffic: bytes that the best order's instructions read and write, over those of XLA's own.
+      compiles: how many orders were compiled, XLA's own included.
+    """
+
+    program: str
+    instructions: int
+    default: int
+    best: int
+    by: str
+    traffic: float
+    compiles: int
+    search_seconds: float
+    all_seconds: float
+
+    @property
+    def cut(self) -> float:
+        """Of XLA's own temporaries."""
+        return 1 - self.best / max(1, self.default)
+
+
+def run_on(target: str, program: Program, seconds: float) -> GpuRow:
+    """Schedules a program for a GPU that need not be here."""
+    start = time.perf_counter()
+    shapes = jax.eval_shape(program.make_args)
+    found = memscope.schedule(
+        program.fn, *shapes, donate_argnums=program.donate_argnums, seconds=seconds, target=target
+    )
+    return GpuRow(
+        program=program.name,
+        instructions=len(found.profile.steps),
+        default=found.default_temp_bytes,
+        best=found.temp_bytes,
+        by=found.found.best.by,
+        traffic=found.traffic,
+        compiles=len(found.found.confirmed),
+        search_seconds=found.seconds,
+        all_seconds=time.perf_counter() - start,
+    )
+
+
+def gpu_summary(rows: Sequence[GpuRow]) -> str:
+    return (
+        f"cut by 8% or more: {sum(row.cut >= 0.08 for row in rows)} of {len(rows)}; mean cut "
+        f"{statistics.mean(row.cut for row in rows):.1%}; never worse: {all(row.best <= row.default for row in rows)}; "
+        f"bytes read and written: {max(row.traffic for row in rows):.2f}x at the most; search: median "
+        f"{statistics.median(row.search_seconds for row in rows):.1f} s, with all compiling "
+        f"{statistics.median(row.all_seconds for row in rows):.1f} s"
+    )
+
+
+def gpu_cells(row: GpuRow) -> list[str]:
+    return [
+        row.program,
+        f"{row.instructions:,}",
+        f"{row.default / 1e6:,.2f}",
+        f"{row.best / 1e6:,.2f}",
+        f"{row.cut:.1%}",
+        f"{row.traffic:.2f}x",
+        str(row.compiles),
+        f"{row.search_seconds:.1f}",
+        f"{row.all_seconds:.1f}",
+        row.by,
+    ]
+
+
 def summary(rows: Sequence[Row]) -> str:
     """What they come to together."""
     ratios = [row.ratio for row in rows if row.ratio is not None]
@@ -162,24 +234,46 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.order", description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", help="parts of programs' names")
-    parser.add_argument("--seconds", type=float, default=5.0, help="to search each (default: %(default)s)")
-    parser.add_argument("--no-times", action="store_true", help="compile only")
-    parser.add_argument("--budget", type=float, default=3.0, help="seconds to time each (default: %(default)s)")
-    parser.add_argument("--deep", action="store_true", help="a 24-layer transformer as well")
-    options = parser.parse_args(argv)
+def main_here(chosen: Sequence[Program], seconds: float, budget: float) -> None:
     rows = []
-    for program in [*programs(), *([deep_transformer()] if options.deep else [])]:
-        if options.names and not any(name in program.name for name in options.names):
-            continue
-        rows.append(run(program, options.seconds, 0.0 if options.no_times else options.budget))
+    for program in chosen:
+        rows.append(run(program, seconds, budget))
         print("  " + "  ".join(cells(rows[-1])), file=sys.stderr, flush=True)
     header = "program|instructions|default MB|memory MB|best MB|bound MB|cut|of better|gap|search s|all s|off|time|same"
     print(table(header.split("|"), [cells(row) for row in rows]))
     print("\n" + summary(rows))
     print(f"written to {write_json('order.json', [dataclasses.asdict(row) for row in rows])}")
+
+
+def main_on(target: str, chosen: Sequence[Program], seconds: float) -> None:
+    rows = []
+    for program in chosen:
+        rows.append(run_on(target, program, seconds))
+        print("  " + "  ".join(gpu_cells(rows[-1])), file=sys.stderr, flush=True)
+    header = "program|instructions|default MB|best MB|cut|bytes moved|compiles|search s|all s|the best"
+    print(table(header.split("|"), [gpu_cells(row) for row in rows]))
+    print("\n" + gpu_summary(rows))
+    print(f"written to {write_json(f'order_{target}.json', [dataclasses.asdict(row) for row in rows])}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.order", description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", help="parts of programs' names")
+    parser.add_argument("--seconds", type=float, default=5.0, help="to search each (default: %(default)s)")
+    parser.add_argument("--target", help="a named GPU, which need not be here, in place of this CPU")
+    parser.add_argument("--no-times", action="store_true", help="compile only")
+    parser.add_argument("--budget", type=float, default=3.0, help="seconds to time each (default: %(default)s)")
+    parser.add_argument("--deep", action="store_true", help="a 24-layer transformer as well")
+    options = parser.parse_args(argv)
+    chosen = [
+        program
+        for program in (*programs(), *([deep_transformer()] if options.deep else []))
+        if not options.names or any(name in program.name for name in options.names)
+    ]
+    if options.target:
+        main_on(options.target, chosen, options.seconds)
+    else:
+        main_here(chosen, options.seconds, 0.0 if options.no_times else options.budget)
     return 0
 
 

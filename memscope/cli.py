@@ -152,7 +152,11 @@ def _add_schedule(commands: Any) -> None:
     _add_call(parser)
     add_target(parser)
     parser.add_argument(
-        "--seconds", metavar="N", type=_seconds, default=10.0, help="to search, compiling apart (default: %(default)g)"
+        "--seconds",
+        metavar="N",
+        type=_seconds,
+        default=10.0,
+        help="to search; on top comes compiling, but for a GPU (default: %(default)g)",
     )
     _add_output(parser)
     parser.set_defaults(command=_schedule)
@@ -329,6 +333,7 @@ def _outcome(plan: Plan, call: Call, check: Check | None) -> dict[str, Any]:
         "fits": plan.fits,
         "peak_bytes": plan.peak_bytes,
         "original_peak_bytes": plan.original_peak_bytes,
+        "refused": plan.refused,
         "slowdown": plan.slowdown,
         "loops": [dataclasses.asdict(loop) for loop in plan.loops],
         "simplified": [dataclasses.asdict(gone) for gone in plan.simplified],

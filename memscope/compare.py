@@ -24,6 +24,7 @@ class Row:
       target, capacity_bytes: the place, and what a program may use there.
       peak_bytes: of the function as written, by XLA's compiler for that target.
       fits: as written.
+      compiles: as written; where it does not, `peak_bytes` is an estimate.
       plan: what makes it fit, or comes nearest, where it does not fit as written; else None.
       blockers: where nothing fits, the buffers that hold the lowest peak, largest first, each with why it can't shrink.
     """
@@ -31,6 +32,7 @@ class Row:
     target: Target
     peak_bytes: int
     fits: bool
+    compiles: bool
     plan: Plan | None = dataclasses.field(repr=False)
     blockers: tuple[tuple[Buffer, str], ...] = dataclasses.field(default=(), repr=False)
 
@@ -60,6 +62,7 @@ class Row:
             "capacity_bytes": self.capacity_bytes,
             "peak_bytes": self.peak_bytes,
             "fits": self.fits,
+            "compiles": self.compiles,
             "fits_rewritten": self.fits_rewritten,
             "lowest_limit_bytes": self.lowest_limit_bytes,
             "slowdown": self.slowdown,
@@ -154,8 +157,8 @@ def row_of(request: Request) -> Row:
       TargetError: it can't be compiled for that target.
     """
     place = request.search.target
-    peak = request.search.original.peak_bytes
+    peak, compiles = request.search.original.peak_bytes, request.search.original.refused is None
     fits = request.search.as_written(place.capacity_bytes) is not None
     plan = None if fits else request.plan(place.capacity_bytes, best_effort=True)
     held = () if plan is None or plan.fits else blockers(plan.program, plan.profile, request.search.hindrances())
-    return Row(place, peak, fits, plan, held)
+    return Row(place, peak, fits, compiles, plan, held)

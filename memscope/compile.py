@@ -10,11 +10,12 @@ from typing import Any
 
 import jax
 
+from .errors import RefusedError
 from .evaluate import precision_of, run_program
 from .gpu import remote
 from .gpu.export import export_for_gpu
 from .hlo import read
-from .program import Program
+from .program import Program, nbytes
 from .target import Target
 
 
@@ -32,6 +33,9 @@ class Build(enum.Enum):
     def options(self) -> dict[str, str]:
         return _OPTIONS[self]
 
+
+UNBOUNDED = 1 << 62
+"""Bytes that no target holds."""
 
 _OPTIONS: dict[Build, dict[str, str]] = {
     Build.REFERENCE: {"xla_cpu_experimental_ynn_fusion_type": ""},
@@ -52,6 +56,7 @@ class Compiled:
       call: the executable, of flat arguments; raises TargetError where it was compiled for a GPU that is not here.
       argument_bytes, output_bytes, temp_bytes, alias_bytes: XLA's own figures.
       hidden_bytes: an upper bound on scratch that XLA does not count; 0 in the reference build.
+      refused: why XLA does not compile the program, where it does not; its bytes are estimates then.
     """
 
     build: Build
@@ -64,6 +69,7 @@ class Compiled:
     hidden_bytes: int
     module: bytes
     assignment: bytes
+    refused: RefusedError | None = None
 
     @property
     def peak_bytes(self) -> int:
@@ -72,8 +78,8 @@ class Compiled:
 
     @property
     def bound_bytes(self) -> int:
-        """A peak that the run can't exceed."""
-        return self.peak_bytes + self.hidden_bytes
+        """A peak that the run can't exceed; above any limit where nothing can be run."""
+        return self.peak_bytes + self.hidden_bytes if self.refused is None else UNBOUNDED
 
 
 def compile_program(
@@ -100,6 +106,37 @@ def compile_flat(
     with precision_of(program):
         jitted = jit_flat(run, program.donated, build, options)
         return read_compiled(jitted.trace(*_shapes_on(target, program)).lower().compile(), build)
+
+
+def compiled_or_refused(
+    compile_it: Callable[[], Compiled], program: Program, build: Build, temp_bytes: int
+) -> Compiled:
+    """What `compile_it` makes of a program, or where XLA refuses it what its shapes tell.
+
+    Args:
+      temp_bytes: an estimate of its temporaries.
+    """
+    try:
+        return compile_it()
+    except RefusedError as error:
+        refused = error
+
+    def call(*args: Any) -> Any:
+        raise refused
+
+    return Compiled(
+        build=build,
+        call=call,
+        argument_bytes=sum(map(nbytes, program.jaxpr.invars)),
+        output_bytes=sum(map(nbytes, program.jaxpr.outvars)),
+        temp_bytes=temp_bytes,
+        alias_bytes=0,
+        constant_bytes=sum(map(nbytes, program.jaxpr.constvars)),
+        hidden_bytes=0,
+        module=b"",
+        assignment=b"",
+        refused=refused,
+    )
 
 
 def prepare(target: Target) -> None:

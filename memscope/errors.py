@@ -44,3 +44,7 @@ class ExportError(_Explained, ValueError):
 
 class TargetError(_Explained, RuntimeError):
     """The target is unknown, or can't do what was asked of it on this machine."""
+
+
+class RefusedError(TargetError):
+    """XLA does not compile a program for a target, as where its arrays are larger than a kernel can index."""

@@ -26,7 +26,7 @@ def profile_line(profile: Profile, call: Call, options: Options) -> str:
 def plan_line(plan: Plan, call: Call, options: Options) -> str:
     """One line on the function as rewritten."""
     target = resolve(options.target)
-    before = format_bytes(plan.original_peak_bytes)
+    before = f"{'about ' if plan.refused else ''}{format_bytes(plan.original_peak_bytes)}"
     after = f"{'at most ' if plan.bounded else ''}{format_bytes(plan.peak_bytes)}"
     change = f"peak {before} -> {after}" if plan.changed else f"peak {after}, unchanged"
     limit = options.limit or f"the {format_bytes(target.capacity_bytes)} it holds"

@@ -17,10 +17,10 @@ from .axes import Window
 from .check import Check, check_plan
 from .chunks import fused_vars
 from .compile import Build, Compiled, prepare
-from .errors import LimitError
+from .errors import LimitError, TargetError
 from .inside import Moved
 from .planned import PlannedFunction, Signature, dynamic_only
-from .profile import Profile, profile_compiled
+from .profile import Profile, profile_compiled, without_profile
 from .program import Program, aval_of, nbytes
 from .reasons import blockers
 from .recompute import Recomputed
@@ -120,7 +120,8 @@ class Plan:
       limit_bytes: the limit, for the whole call: arguments + outputs + temporaries.
       fits: the peak that XLA accounts for is within it.
       peak_bytes, original_peak_bytes: XLA's, of what `fn` runs and of the function as written
-        (its reference build).
+        (its reference build); where XLA does not compile that, the latter is an estimate.
+      refused: why XLA does not compile the function as written; None where it does.
       build: how `fn` is compiled; its peak is accounted for under that build.
       slowdown: predicted time of `fn` over that of the function as written: an estimate.
       extra_work: arithmetic of `fn` over that of the function as written, counted from the jaxprs.
@@ -157,6 +158,7 @@ class Plan:
     rewritten: jex_core.ClosedJaxpr
     original: Callable[..., Any]
     original_temp_bytes: int
+    refused: str | None
     compiled: Compiled = dataclasses.field(repr=False)
     request: Request = dataclasses.field(repr=False)
 
@@ -263,7 +265,13 @@ class Request:
 
     @functools.cached_property
     def profile(self) -> Profile:
-        """Where the memory of the function as written goes."""
+        """Where the memory of the function as written goes.
+
+        Raises:
+          RefusedError: XLA does not compile it.
+        """
+        if self.search.original.refused is not None:
+            raise without_profile(self.search.original.refused)
         builds = self.search.builds
         return profile_compiled(
             self.search.program, self.search.original, plain=builds[Build.PLAIN], target=self.search.target
@@ -289,6 +297,11 @@ class Request:
 
     def plan(self, limit_bytes: int, best_effort: bool, portable: bool = False) -> Plan:
         found, fits = self.search.run(limit_bytes, portable)
+        if found.compiled.refused is not None:
+            raise TargetError(
+                f"{found.compiled.refused}. No other version that it compiles was found: make the arguments smaller, "
+                "or write the function for a part of them at a time."
+            )
         made = self._plan(found, limit_bytes, fits)
         if not fits and not best_effort:
             raise _limit_error(made, self.search)
@@ -337,6 +350,7 @@ class Request:
             rewritten=rewritten,
             original=original,
             original_temp_bytes=search.original.temp_bytes,
+            refused=None if search.original.refused is None else str(search.original.refused),
             compiled=found.compiled,
             request=self,
         )
@@ -370,7 +384,7 @@ def plan(
     Raises:
       LimitError: the limit can't be met; it names the lowest peak and what holds it there.
       ValueError, TypeError: the limit is no size, or the arguments are not what `jax.jit` takes.
-      TargetError: there is no such target.
+      TargetError: there is no such target, or XLA compiles nothing that was found for it.
       Whatever `fn` raises while it is traced.
 
     Example:

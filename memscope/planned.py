@@ -91,6 +91,7 @@ class PlannedFunction:
     Args:
       compiled: the executable to run, where there is one already.
       suffix: of the function's name.
+      export: what takes it to a target that is not here, as an error says.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class PlannedFunction:
         target: Target,
         compiled: Callable[..., Any] | None = None,
         suffix: str = "safe",
+        export: str = "plan.save",
     ) -> None:
         functools.update_wrapper(self, original)
         program = signature.program
@@ -109,6 +111,7 @@ class PlannedFunction:
         self._signature = signature
         self._program = program
         self._target = target
+        self._export = export
         run = jex_core.jaxpr_as_fun(closed)
         self._inlined = _as_differentiable(run, program, original)
         self._jitted = compiled or jit_flat(run, program.donated, build)
@@ -117,7 +120,7 @@ class PlannedFunction:
         leaves = self._signature.flatten(args, kwargs)
         traced = under_trace(leaves)
         if not traced and not self._target.is_here:
-            raise self._target.absent(self._program.name)
+            raise self._target.absent(self._program.name, self._export)
         run = self._inlined if traced else self._jitted
         with precision_of(self._program):
             outs = run(*leaves)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ._jax_private import api_boundary
 from .compile import Build, Compiled, builds_of, compile_program, prepare
+from .errors import RefusedError
 from .gpu.libraries import libraries
 from .graph import GraphSource, HloGraph, hlo_graph
 from .hlo.assignment import parse_assignment
@@ -169,7 +170,7 @@ def profile(
 
     Raises:
       TypeError: as `jax.jit` would, or `fn` has a keyword that memscope takes for itself.
-      TargetError: there is no such target.
+      TargetError: there is no such target, or XLA does not compile `fn` for it.
       Whatever `fn` raises while it is traced.
 
     Example:
@@ -187,7 +188,15 @@ def profile(
         donate_argnums=donate_argnums,
         platform=place.platform,
     )
-    return profile_program(program, place)
+    try:
+        return profile_program(program, place)
+    except RefusedError as error:
+        raise without_profile(error) from error
+
+
+def without_profile(error: RefusedError) -> RefusedError:
+    """The error of a function that has no profile, as XLA does not compile it: what to do instead."""
+    return RefusedError(f"{error}. memscope.plan looks for a version that it compiles.")
 
 
 def profile_program(program: Program, target: Target) -> Profile:

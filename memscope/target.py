@@ -48,11 +48,11 @@ class Target:
         share = self.capacity_bytes / self.memory_bytes
         return f"{share:.2g} of its {format_bytes(self.memory_bytes)}: what XLA takes, {FRACTION_VARIABLE}"
 
-    def absent(self, what: str) -> TargetError:
-        """The error of running `what` here, though it was made for another place."""
+    def absent(self, what: str, export: str = "plan.save") -> TargetError:
+        """The error of running `what` here, though it was made for another place; `export` takes it there."""
         return TargetError(
-            f"{what} was planned for {self.name}, which is not here: export it (plan.save) or run it there "
-            "(plan again there with target='gpu')."
+            f"{what} was planned for {self.name}, which is not here: export it ({export}) or run it there "
+            "(again with target='gpu')."
         )
 
 

@@ -263,6 +263,53 @@ def test_what_calls_back_or_calls_kernels_of_its_own() -> None:
             memscope.profile(fn, f32(10), target=A100)
 
 
+# What XLA does not compile as it is written.
+
+MANY = f32(1_000_000, 64), f32(10_000_000, 64)  # their distances take 40 TB
+
+
+def test_a_profile_of_what_xla_refuses_says_what_to_do() -> None:
+    with pytest.raises(memscope.TargetError) as caught:
+        memscope.profile(nearest, *MANY, target=A100)
+    assert "XLA has no kernel for an array this large" in str(caught.value)
+    assert str(caught.value).endswith("memscope.plan looks for a version that it compiles.")
+
+
+@pytest.mark.parametrize("limit", [None, "4GiB", "1%"])
+def test_a_plan_goes_on_without_the_original(limit: str | None) -> None:
+    lines: list[str] = []
+    plan = memscope.plan(nearest, *MANY, limit=limit, target=A100, progress=lines.append)
+    assert plan.fits
+    assert plan.loops
+    assert plan.peak_bytes <= plan.limit_bytes < plan.original_peak_bytes
+    assert plan.refused is not None
+    assert plan.original_temp_bytes >= 4 * 10**13
+    assert "as written it does not compile, and the first two figures are estimates" in plan.explain()
+    assert any("going on without it" in line for line in lines)
+    assert plan.profile.peak_bytes == plan.peak_bytes
+    with pytest.raises(memscope.TargetError, match="looks for a version"):
+        _ = plan.request.profile
+
+
+@pytest.mark.parametrize("best_effort", [False, True])
+def test_where_nothing_that_was_found_compiles_the_error_says_so(best_effort: bool) -> None:
+    with pytest.raises(memscope.TargetError, match="No other version that it compiles was found"):
+        memscope.plan(
+            lambda x: jnp.sort((x @ x.T).ravel())[7], f32(4_000_000, 64), target=A100, best_effort=best_effort
+        )
+
+
+def test_targets_side_by_side_tell_that_it_does_not_compile() -> None:
+    made = memscope.compare(nearest, *MANY, targets=[A100])
+    (row,) = made
+    assert not row.compiles
+    assert not row.fits
+    assert row.fits_rewritten
+    assert row.to_dict()["compiles"] is False
+    assert "about 36.4 TiB" in str(made)
+    assert "does not compile" in str(made)
+
+
 # The worker.
 
 

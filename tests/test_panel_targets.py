@@ -141,6 +141,22 @@ def test_what_can_not_be_compiled_is_told_in_its_row() -> None:
     assert cells[6].startswith("printing can't be compiled for t4 from here: it calls back into Python")
 
 
+def farthest(q: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.max(jnp.tanh(q @ x.T), 1)
+
+
+@needs_gpu_compiler
+def test_what_compiles_only_when_rewritten_is_told_in_its_row() -> None:
+    rows = (jax.ShapeDtypeStruct((size, 64), "float32") for size in (1_000_000, 10_000_000))
+    session = started(Call(farthest, tuple(rows)))
+    session.compare(["a100-40gb"])
+    cells = table_data(settled(session))["rows"][1]["cells"]
+    session.close()
+    assert cells[2] == "about 36.4 TiB"
+    assert cells[3] == "does not compile"
+    assert "x the time, by estimate" in cells[6]
+
+
 def factored(x: jax.Array) -> jax.Array:
     return jnp.linalg.cholesky(x @ x.T)
 

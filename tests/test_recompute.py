@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,32 @@ def test_on_a_gpu_a_barrier_holds_back_what_is_computed_again() -> None:
     assert primitives(rewritten)["optimization_barrier"] > 0
     for made, wanted in zip(results(rewritten, args), results(program, args), strict=True):
         np.testing.assert_allclose(made, wanted, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("jax_cuda13_plugin") is None,
+    reason="XLA's GPU compiler is not installed (extra gpu)",
+)
+class TestOnAnA100:
+    shapes = ((jax.ShapeDtypeStruct((64, 64), "float32"),) * 3, jax.ShapeDtypeStruct((8192, 64), "float32"))
+
+    def test_what_is_dropped_is_not_held(self) -> None:
+        a100 = resolve("a100-40gb")
+        program = trace(NORMED[0], self.shapes, platform="cuda")
+        lowest = recomputations(program, a100)[-1].program
+        before, after = (compile_program(p, Build.PLAIN, a100).temp_bytes for p in (program, lowest))
+        assert after < 0.7 * before
+
+    def test_a_plan_computes_some_of_it_twice(self) -> None:
+        profile = memscope.profile(NORMED[0], *self.shapes, target="a100-40gb")
+        limit = profile.peak_bytes - profile.temp_bytes // 4
+        plan = memscope.plan(NORMED[0], *self.shapes, limit=limit, target="a100-40gb")
+        assert plan.fits
+        assert plan.recomputed
+        assert plan.temp_bytes <= 0.75 * profile.temp_bytes
+        assert plan.extra_work < 2
+        assert "optimization_barrier" in plan.source()
+        assert "made twice" in plan.explain()
 
 
 def test_a_lower_limit_never_gives_a_higher_peak(plan: memscope.Plan) -> None:

@@ -93,14 +93,15 @@ def _refused(row: Refused) -> tuple[list[str], list[Any]]:
 
 
 def _known(row: Row) -> tuple[list[str], list[Any]]:
-    peak, plan = format_bytes(row.peak_bytes), row.plan
+    peak, plan = f"{'' if row.compiles else 'about '}{format_bytes(row.peak_bytes)}", row.plan
     if plan is None:
         return [peak, "fits", "", "", ""], [row.peak_bytes, "fits", 0, 0, ""]
     lowest = format_bytes(plan.peak_bytes)
     limit = format_bytes(plan.limit_bytes) if plan.fits else "none"
     takes = f"about {plan.slowdown:.2g}x the time, by estimate" if plan.fits else _too_low(row)
-    cells = [peak, "does not fit", limit, lowest if plan.fits else "", takes]
-    return cells, [row.peak_bytes, "does not fit", plan.limit_bytes, plan.peak_bytes, takes]
+    said = "does not fit" if row.compiles else "does not compile"
+    cells = [peak, said, limit, lowest if plan.fits else "", takes]
+    return cells, [row.peak_bytes, said, plan.limit_bytes, plan.peak_bytes, takes]
 
 
 def _too_low(row: Row) -> str:

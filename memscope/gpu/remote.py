@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
-from ..errors import TargetError
+from ..errors import RefusedError, TargetError
 from . import worker
 from .devices import Device, target_config
 
@@ -28,6 +28,10 @@ COMPILE_SECONDS = 600.0
 
 INSTALL = "pip install 'memscope-jax[gpu]' (130 MB; it needs no GPU and no CUDA toolkit)"
 PLUGINS = ("jax-cuda13-plugin", "jax-cuda12-plugin")
+
+
+TOO_LARGE = ("launch needs more blocks", "Couldn't find output tile sizes")
+"""What XLA says of a product of some 10^12 elements or more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +106,8 @@ class Worker:
           donated: which of the flat arguments may be overwritten.
 
         Raises:
-          TargetError: XLA refused, crashed, or took longer than `seconds`.
+          RefusedError: XLA compiled other programs, and not this one.
+          TargetError: XLA lacks something, crashed, or took longer than `seconds`.
         """
         check_installed(target)
         header = {"config": target_config(device), "donated": list(donated)}
@@ -132,7 +137,7 @@ class Worker:
             if answer is not None and "error" not in answer[0]:
                 return {k: v for k, v in answer[0].items() if k != "parts"}, answer[1]
             if answer is not None:
-                raise TargetError(_refusal(answer[0]["error"], doing))
+                raise _refusal(answer[0]["error"], doing)
             status = process.wait()
             last = self._last_line(said)
             self.stop()
@@ -181,17 +186,21 @@ def _environment() -> dict[str, str]:
     return {**env, "JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
 
 
-def _refusal(error: str, doing: str) -> str:
+def _refusal(error: str, doing: str) -> TargetError:
     """One sentence on an error that XLA, or JAX in the worker, raised."""
     text = " ".join(error.split())
     if any(sign in text.lower() for sign in ("custom call", "custom-call", "no ffi handler")):
-        return (
+        return TargetError(
             f"{doing} failed: it calls a kernel of its own (FFI or Pallas), which can't be compiled ahead of time here "
             f"({_cut(text)}). Preview what surrounds it, or profile it where the GPU is."
         )
     if "ptxas" in text or "libdevice" in text:
-        return f"{doing} failed: CUDA's assembler or its device library is missing ({_cut(text)}). {INSTALL} has both."
-    return f"{doing} failed: {_cut(text)}"
+        return TargetError(
+            f"{doing} failed: CUDA's assembler or its device library is missing ({_cut(text)}). {INSTALL} has both."
+        )
+    if any(sign in text for sign in TOO_LARGE):
+        return RefusedError(f"{doing} failed: XLA has no kernel for an array this large ({_cut(text)})")
+    return RefusedError(f"{doing} failed: {_cut(text)}")
 
 
 def _cut(text: str) -> str:

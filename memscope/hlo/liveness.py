@@ -19,7 +19,7 @@ from .ranges import Schedule, Span, flatten, live_ranges
 ToSteps = Callable[[Span], Span | None]
 
 # They compute nothing and hold nothing: not worth a step of the timeline.
-_SILENT = frozenset({"parameter", "constant", "get-tuple-element", "tuple", "bitcast"})
+SILENT = frozenset({"parameter", "constant", "get-tuple-element", "tuple", "bitcast"})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ def liveness(module: Module, assignment: Assignment | None, on_gpu: bool = False
 
 def _steps(schedule: Schedule) -> tuple[tuple[Instruction, ...], ToSteps]:
     """The instructions worth a step, and the way from times of the schedule to steps."""
-    times = [t for t, i in enumerate(schedule.instructions) if i.opcode not in _SILENT]
+    times = [t for t, i in enumerate(schedule.instructions) if i.opcode not in SILENT]
     times = times or [len(schedule.instructions) - 1]
 
     def to_steps(span: Span) -> Span | None:

@@ -34,6 +34,12 @@ class Origin:
     line: str | None
 
 
+def eqn_of(instruction: Instruction) -> int | None:
+    """The eqn that an instruction's own metadata name; None where XLA made it itself."""
+    match = _TAG.search(instruction.op_name)
+    return int(match[1]) if match else None
+
+
 class Origins:
     """The origins of a module's instructions; XLA's own (copies, split reductions) take a neighbour's."""
 

@@ -26,8 +26,8 @@ def cells(row: Row) -> tuple[str, str, str, str, str]:
     return (
         row.target.name,
         format_bytes(row.capacity_bytes),
-        format_bytes(row.peak_bytes),
-        "fits" if row.fits else "does not fit",
+        f"{'' if row.compiles else 'about '}{format_bytes(row.peak_bytes)}",
+        "fits" if row.fits else "does not fit" if row.compiles else "does not compile",
         _rewritten(row),
     )
 

@@ -35,6 +35,8 @@ def _lines(plan: Plan) -> list[str]:
         "   (arguments + outputs + temporaries, by XLA)",
         f"  temporaries {format_bytes(plan.original_temp_bytes):>9}  ->  {bounded}{format_bytes(plan.temp_bytes)}",
     ]
+    if plan.refused is not None:
+        head.append(f"  as written it does not compile, and the first two figures are estimates: {plan.refused}")
     notes = [f"  {note}" for note in uncounted(plan.profile.uncounted)] if plan.target.platform == "cuda" else []
     if not plan.changed:
         return [*head, *notes, *_as_written(plan)]

@@ -23,6 +23,8 @@ def verdict(schedule: Schedule) -> str:
     """How good the order is, in a few words."""
     if schedule.optimal:
         return "optimal: no order needs less"
+    if schedule.target.platform == "cuda":
+        return "how much less an order could need is not known: barriers change what XLA fuses"
     return f"within {100 * schedule.gap:.2g}% of the lowest that any order could reach"
 
 
@@ -35,6 +37,11 @@ def _account(schedule: Schedule) -> list[str]:
         "confirmed by XLA; what is computed stays the same",
         f"  {verdict(schedule)} (searched for {schedule.seconds:.1f} s)",
     ]
+    if schedule.changed and schedule.target.platform == "cuda":
+        lines.append(
+            f"  barriers keep the order: its instructions read and write {schedule.traffic:.2f}x the bytes, as less is "
+            "fused across them"
+        )
     given_back = schedule.found.default.compiled.alias_bytes - schedule.compiled.alias_bytes
     if given_back:
         lines.append(

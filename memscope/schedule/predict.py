@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from ..hlo.dataflow import Dataflow
-from ..hlo.heap import Block, Heap, best_fit, block_of_groups, temporary_blocks
+from ..hlo.gpu_sharing import may_take_over_on_gpu
+from ..hlo.heap import ALIGNMENT, GPU_ALIGNMENT, Block, Heap, best_fit, block_of_groups, temporary_blocks
 from ..hlo.module import Computation, Module
 from ..hlo.place import place, text_order
 from ..hlo.ranges import flatten, live_ranges
@@ -26,10 +27,10 @@ def _sorted(computation: Computation, sequence: Sequence[str]) -> Computation:
     return dataclasses.replace(computation, instructions=tuple(by_name[name] for name in sequence))
 
 
-def temporary_heap(module: Module) -> tuple[Heap, tuple[Block, ...]]:
-    """The heap of a module's temporaries, by XLA's rules, and the blocks in it."""
+def temporary_heap(module: Module, on_gpu: bool = False) -> tuple[Heap, tuple[Block, ...]]:
+    """The heap of a module's temporaries, by the rules of XLA's CPU or GPU compiler, and the blocks in it."""
     flow, schedule = Dataflow(module), flatten(module)
-    order = text_order(module)
-    together = temporary_blocks(place(flow, schedule, live_ranges(flow, schedule)))
+    ranges, order = live_ranges(flow, schedule), text_order(module)
+    together = temporary_blocks(place(flow, schedule, ranges, may_take_over_on_gpu if on_gpu else None))
     blocks = tuple(block_of_groups(b) for b in sorted(together, key=lambda block: order(block[0].values)))
-    return best_fit(blocks), blocks
+    return best_fit(blocks, GPU_ALIGNMENT if on_gpu else ALIGNMENT), blocks

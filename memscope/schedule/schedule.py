@@ -9,20 +9,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.extend import core as jex_core
 
 from .._jax_private import api_boundary
 from ..arguments import static_values
-from ..compile import Build, Compiled
+from ..compile import Build, Compiled, prepare
 from ..errors import ArgumentError, SizeError, TargetError
-from ..hlo.heap import ALIGNMENT
+from ..hlo.heap import ALIGNMENT, GPU_ALIGNMENT
 from ..hlo.module import parse_module
 from ..hlo.ranges import flatten
+from ..hlo.traffic import moved_bytes
 from ..planned import PlannedFunction, Signature, dynamic_only
 from ..profile import Profile, profile_compiled
 from ..program import Program
 from ..report.schedule import schedule_fragment, schedule_page, schedule_text
 from ..target import Target, resolve
 from ..trace import check_keywords, trace
+from .on_gpu import find_order_on_gpu
 from .placement import LiveRange, place
 from .predict import temporary_heap
 from .search import Found, Progress, find_order
@@ -41,7 +44,7 @@ PLACING_SECONDS = 2.0
 class Fragmentation:
     """Where XLA puts the temporaries of a schedule, beside the best that could be done: a report, in bytes.
 
-    XLA's CPU compiler takes an order, but no offsets: what it would save by better ones stays out of reach.
+    XLA takes no offsets: what it would save by better ones stays out of reach.
 
     Attributes:
       xla_bytes: what XLA sets aside.
@@ -76,11 +79,13 @@ class Schedule:
 
     Attributes:
       fn: the function in that order; same pytrees in and out. Inlined into another function's trace it runs in
-        whatever order XLA gives that one.
+        whatever order XLA gives that one; on a GPU its barriers go along. Made for a GPU that is not here it can be
+        traced and exported, and raises TargetError where it is called.
       peak_bytes, default_peak_bytes: in this order and in XLA's own, both of the build that `jax.jit` makes.
-      lower_bound_bytes: no order needs less; proved.
+      lower_bound_bytes: no order needs less; proved. On a GPU that is arguments + results: other barriers make XLA fuse
+        otherwise, and of instructions that are not known nothing is proved.
       order: the names of the HLO instructions as they run; those of a loop's body once, before the loop.
-      seconds: of search, compiling apart.
+      seconds: of search, compiling apart; on a GPU with the compiles of other orders than XLA's own.
     """
 
     program: Program
@@ -126,6 +131,12 @@ class Schedule:
         return self.found.best.compiled
 
     @functools.cached_property
+    def traffic(self) -> float:
+        """Bytes that its instructions read and write, over those in XLA's own order: above 1 where less is fused."""
+        before, after = (moved_bytes(parse_module(c.module)) for c in (self.found.default.compiled, self.compiled))
+        return after / before if before else 1.0
+
+    @functools.cached_property
     def profile(self) -> Profile:
         """Where the memory goes in this order."""
         return profile_compiled(self.found.best.program, self.compiled, target=self.target)
@@ -138,13 +149,16 @@ class Schedule:
     @functools.cached_property
     def placement(self) -> Fragmentation:
         """XLA's offsets for the temporaries beside the best ones; searched for when first asked for."""
-        heap, blocks = temporary_heap(parse_module(self.compiled.module))
+        on_gpu = self.target.platform == "cuda"
+        heap, blocks = temporary_heap(parse_module(self.compiled.module), on_gpu)
         ranges = [
             LiveRange(min(start for start, _ in b.spans), max(end for _, end in b.spans), b.bytes) for b in blocks
         ]
-        best = place(ranges, PLACING_SECONDS, ALIGNMENT)
+        best = place(ranges, PLACING_SECONDS, GPU_ALIGNMENT if on_gpu else ALIGNMENT)
         total = min(best.total_bytes, heap.bytes)
-        return Fragmentation(self.temp_bytes, best.load_bytes, total, best.lower_bound_bytes, best.remark)
+        # The search pads every size to the alignment, which the topmost buffer of a heap does not need.
+        live, bound = min(best.load_bytes, total), min(best.lower_bound_bytes, total)
+        return Fragmentation(self.temp_bytes, live, total, bound, best.remark)
 
     def to_dict(self) -> dict[str, Any]:
         """The figures and the order as numbers, strings and lists, for JSON."""
@@ -180,20 +194,23 @@ def schedule(
     """Puts the instructions of `fn(*args, **kwargs)` into the order that needs the least memory. Nothing runs.
 
     What is computed stays the same, bit for bit. The order is that of OLLA (arXiv 2210.12924, section 3.2): XLA
-    confirms it, and keeps its own where none is better.
+    confirms it, and keeps its own where none is better. XLA's GPU compiler takes no order: there the best of several
+    that `optimization_barrier`s keep is confirmed, and as barriers change what is fused, last bits may differ.
 
     Args:
       fn: a function that `jax.jit` would take.
       args, kwargs: its arguments; `jax.ShapeDtypeStruct` may stand for any array.
-      target: where it is to run; None is this machine's CPU.
-      seconds: to search at the most; compiling comes on top.
+      target: where it is to run: this CPU, an attached GPU, or a named one that is not here; None is where JAX runs by
+        default.
+      seconds: to search at the most. Compiling comes on top; for a GPU, where the search is to compile one order after
+        another, the compile in XLA's own order alone.
       static_argnums, static_argnames, donate_argnums: as in `jax.jit`.
       progress: called with one line of text for each thing the search does.
 
     Raises:
       TypeError: the arguments are not what `jax.jit` takes, or `seconds` is no number.
       ValueError: `seconds` is below zero.
-      TargetError: there is no such target.
+      TargetError: there is no such target, it takes no order, or XLA refuses the function for it.
       Whatever `fn` raises while it is traced.
 
     Example:
@@ -203,8 +220,9 @@ def schedule(
     check_keywords(fn, target, RESERVED)
     _check_seconds(seconds)
     place = resolve(target)
-    if place.platform != "cpu":
-        raise TargetError(f"memscope.schedule sets orders on the CPU alone, not on {place.name}.")
+    if place.platform not in ("cpu", "cuda"):
+        raise TargetError(f"memscope.schedule sets orders on CPUs and GPUs, not on {place.name}.")
+    prepare(place)
     program = trace(
         fn,
         args,
@@ -216,17 +234,37 @@ def schedule(
     )
     _check_devices(program, args, kwargs)
     static = static_values(args, kwargs, static_argnums, static_argnames, fn)
-    found = find_order(program.as_traced, Build.PLAIN, place, seconds, progress or (lambda line: None))
-    return _schedule(Signature(fn, program, len(args), static), place, found)
+    report = progress or (lambda line: None)
+    signature = Signature(fn, program, len(args), static)
+    if place.platform == "cuda":
+        return _on_gpu(signature, place, find_order_on_gpu(program, place, seconds, report))
+    return _on_cpu(signature, place, find_order(program.as_traced, Build.PLAIN, place, seconds, report))
 
 
-def _schedule(signature: Signature, target: Target, found: Found) -> Schedule:
-    program, best = signature.program, found.best.compiled
+def _on_cpu(signature: Signature, target: Target, found: Found) -> Schedule:
+    """The order is that of an executable; what is inlined elsewhere is the program as it was."""
+    return _schedule(signature, target, found, signature.program.closed, found.best.compiled.call)
+
+
+def _on_gpu(signature: Signature, target: Target, found: Found) -> Schedule:
+    """The order is in the program, wherever that goes."""
+    best = found.best
+    return _schedule(signature, target, found, best.program.closed, best.compiled.call if target.is_here else None)
+
+
+def _schedule(
+    signature: Signature,
+    target: Target,
+    found: Found,
+    closed: jex_core.ClosedJaxpr,
+    call: Callable[..., Any] | None,
+) -> Schedule:
+    best = found.best.compiled
     original = dynamic_only(signature.fn, signature.static)
     return Schedule(
-        program=program,
+        program=signature.program,
         target=target,
-        fn=PlannedFunction(signature, program.closed, best.build, original, target, best.call, "scheduled"),
+        fn=PlannedFunction(signature, closed, best.build, original, target, call, "scheduled", "jax.export"),
         peak_bytes=best.peak_bytes,
         default_peak_bytes=found.default.compiled.peak_bytes,
         lower_bound_bytes=found.bound_bytes,

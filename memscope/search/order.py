@@ -82,7 +82,9 @@ class Reordered:
         closed = trace_flat(run_in_order(search.program, order), search.program, search.target.platform)
         search.progress(f"compiling with {len(order.stretches)} stretches of it one after another")
         search.effort.compiles(closed.jaxpr)
-        compiled = compile_flat(jex_core.jaxpr_as_fun(closed), search.program, search.exact, search.target)
+        run = jex_core.jaxpr_as_fun(closed)
+        compile_it = functools.partial(compile_flat, run, search.program, search.exact, search.target)
+        compiled = search.unless_refused(compile_it, search.exact)
         return Found(search.program, Candidate(closed, search.original_estimate, None, order=order), compiled)
 
     @functools.cached_property

@@ -17,7 +17,7 @@ from typing import Any
 from jax.extend import core as jex_core
 
 from ..chunks import chunks_of
-from ..compile import Build, Compiled, builds_of, compile_flat, compile_program
+from ..compile import Build, Compiled, builds_of, compile_flat, compile_program, compiled_or_refused
 from ..cost import Estimate, estimate
 from ..inside import Moved, Place, inner_programs, move_in, move_slices, moved_arrays, with_bodies
 from ..library import suits_library
@@ -122,7 +122,17 @@ class Search:
             )
         with ThreadPoolExecutor(2) as pool:
             jobs = {b: pool.submit(compile_program, self.program, b, self.target) for b in builds_of(self.target)}
-            return {build: job.result() for build, job in jobs.items()}
+            return {build: self.unless_refused(job.result, build) for build, job in jobs.items()}
+
+    def unless_refused(
+        self, compile_it: Callable[[], Compiled], build: Build, rewritten: Estimate | None = None
+    ) -> Compiled:
+        """What `compile_it` makes of the program or a rewritten form; what fits nowhere where XLA refuses it."""
+        temp_bytes = (rewritten or self.original_estimate).temp_bytes
+        compiled = compiled_or_refused(compile_it, self.program, build, temp_bytes)
+        if compiled.refused is not None:
+            self.progress(f"{compiled.refused}: going on without it")
+        return compiled
 
     @property
     def original(self) -> Compiled:
@@ -491,9 +501,11 @@ class Search:
             self.progress(f"compiling with {_loops(candidate)} in chunks of {chunks}")
             self.effort.compiles(candidate.closed.jaxpr)
             if candidate.program is not None:
-                compiled = compile_program(candidate.program, build, self.target)
+                compile_it = functools.partial(compile_program, candidate.program, build, self.target)
             else:
-                compiled = compile_flat(jex_core.jaxpr_as_fun(candidate.closed), self.program, build, self.target)
+                run = jex_core.jaxpr_as_fun(candidate.closed)
+                compile_it = functools.partial(compile_flat, run, self.program, build, self.target)
+            compiled = self.unless_refused(compile_it, build, candidate.estimate)
             self._confirmed[candidate, build] = Found(candidate.program or self.program, candidate, compiled)
         return self._confirmed[candidate, build]
 
