@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ._jax_private import api_boundary
@@ -19,7 +19,7 @@ from .hlo.module import Index, Instruction, parse_module
 from .hlo.origin import Origin, Origins
 from .hlo.path import is_computed, peak_path
 from .hlo.place import Kind
-from .program import Program
+from .program import Program, inner_lines
 from .target import Target, resolve
 from .trace import check_keywords, trace
 
@@ -265,7 +265,8 @@ class _View:
         self.program, self.live, self.peak_step = program, live, peak_step
         self.module = live.flow.module
         self.origins = Origins(self.module)
-        self.eqns = _Eqns(tuple(e.primitive.name for e in program.eqns), program.sources)
+        names = tuple(e.primitive.name for e in program.eqns)
+        self.eqns = _Eqns(names, program.sources, inner_lines(program.jaxpr))
         # Ordered effects put tokens before the arguments.
         self.tokens = len(self.module.entry.parameters) - len(program.jaxpr.invars)
 
@@ -332,6 +333,7 @@ class _Eqns:
 
     primitives: tuple[str, ...]
     sources: tuple[str | None, ...]
+    inside: Mapping[tuple[str, int], str]
 
     def meant(self, writer: Instruction, origin: Origin) -> Origin:
         """The origin, or that of the op that XLA replaced: the next of its kind after what it reads."""
@@ -353,8 +355,10 @@ class _Eqns:
     def line(self, origin: Origin) -> str | None:
         if origin.eqn is None or origin.eqn >= len(self.primitives):
             return None
-        inside = self.primitives[origin.eqn] in _NESTING
-        return (inside and origin.line) or self.sources[origin.eqn]
+        own = self.sources[origin.eqn]
+        if origin.line is None or self.primitives[origin.eqn] not in _NESTING:
+            return own
+        return self.inside.get(origin.line, own)
 
 
 def _describe(origins: Origins, eqns: _Eqns, instruction: Instruction) -> tuple[str, str | None]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
 from jax.extend import core as jex_core
 from jax.tree_util import PyTreeDef
 
-from ._jax_private import user_line
+from ._jax_private import user_frame, user_line
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -97,6 +98,19 @@ class Program:
 def source_lines(closed: jex_core.ClosedJaxpr) -> tuple[str | None, ...]:
     """The user's own line of each eqn."""
     return tuple(user_line(eqn.source_info) for eqn in closed.jaxpr.eqns)
+
+
+def inner_lines(jaxpr: jex_core.Jaxpr) -> dict[tuple[str, int], str]:
+    """The user's lines of what loops and branches do: as text, by the file's name without its folder and the number."""
+    found: dict[tuple[str, int], str] = {}
+    for eqn in jaxpr.eqns:
+        for body in jex_core.jaxprs_in_params(eqn.params):
+            for inner in body.eqns:
+                frame, text = user_frame(inner.source_info), user_line(inner.source_info)
+                if frame is not None and text is not None:
+                    found[os.path.basename(frame[0]), frame[1]] = text
+            found.update(inner_lines(body))
+    return found
 
 
 def is_var(atom: Any) -> TypeIs[jex_core.Var]:

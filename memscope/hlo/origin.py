@@ -26,12 +26,12 @@ class Origin:
     Attributes:
       eqn: index of the program's eqn, or None.
       primitive: the JAX primitive inside that eqn's loop or branch, where it has one.
-      line: "file.py:12" of the user's frame that XLA kept.
+      line: name of the file, without its folder, and number of the line that XLA kept.
     """
 
     eqn: int | None
     primitive: str | None
-    line: str | None
+    line: tuple[str, int] | None
 
 
 def eqn_of(instruction: Instruction) -> int | None:
@@ -55,7 +55,7 @@ class Origins:
             match = _TAG.search(candidate.op_name)
             if match:
                 primitive = _inner_primitive(candidate.op_name[match.end() :])
-                line = candidate.line and f"{os.path.basename(candidate.line[0])}:{candidate.line[1]}"
+                line = candidate.line and (os.path.basename(candidate.line[0]), candidate.line[1])
                 return Origin(int(match[1]), primitive, line)
         return Origin(None, None, None)
 
