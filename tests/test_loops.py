@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.extend import core as jex_core
 
+import memscope
 from memscope.program import Program
 from memscope.stream import Closure, Stack, Streaming, rewrite
 from memscope.stream.reductions import Form
@@ -104,3 +106,32 @@ def test_both_directions_of_time_find_their_states(chunk: int) -> None:
     assert streaming.tied
     assert {loop.reverse for loop in streaming.loops if loop.saves or loop.replays} == {False, True}
     check(fn, args, streaming, chunk, Form.BLOCKS)
+
+
+def test_convolutions_inside_loops_have_their_axes_in_the_order_of_the_fast_kernel() -> None:
+    """XLA puts them in it everywhere else, and runs any other order tap by tap."""
+
+    def loss(kernel: Any, images: Any) -> Any:
+        dims = ("NHWC", "HWIO", "NHWC")
+        seen = jax.lax.conv_general_dilated(images, kernel, (1, 1), "SAME", dimension_numbers=dims)
+        return jnp.sum(jnp.tanh(seen) ** 2)
+
+    rng = np.random.default_rng(0)
+    args = rng.normal(size=(3, 3, 4, 8)), rng.normal(size=(64, 16, 16, 4))
+    kernel, images = (a.astype(np.float32) for a in args)
+    fn = jax.grad(loss, (0, 1))
+    plan = memscope.plan(fn, kernel, images, limit="75%")
+    inside = list(eqns_inside(plan.rewritten.jaxpr, "conv_general_dilated"))
+    assert len(inside) == 3
+    for eqn in inside:
+        assert tuple(eqn.params["dimension_numbers"]) == ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
+    for got, want in zip(plan.fn(kernel, images), fn(kernel, images), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def eqns_inside(jaxpr: Any, name: str) -> Iterator[Any]:
+    """The eqns of a primitive in the bodies of loops and branches."""
+    for eqn in jaxpr.eqns:
+        for body in jex_core.jaxprs_in_params(eqn.params):
+            yield from (inner for inner in body.eqns if inner.primitive.name == name)
+            yield from eqns_inside(body, name)

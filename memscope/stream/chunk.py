@@ -14,6 +14,7 @@ from jax.extend import source_info_util
 
 from .._jax_private import at_source
 from ..axes import Extent, Share, Window
+from ..axes.convolution import convolve
 from ..axes.table import RESIZE
 from ..axes.windows import AT
 from ..evaluate import TAG, bind
@@ -179,7 +180,7 @@ class Chunk:
         if self._depends_on_place(task):
             return self._bind_placed(task, values)
         if task.factor is None or (any(isinstance(at, Share) for at in task.factor.ins) and name not in FRAMES):
-            return bind(eqn, values, tag, **params)
+            return self._bind_plain(task, values, params)
         if name in FRAMES:
             return self._through(task, values)
         if name == "gather" or name.startswith("scatter"):
@@ -191,7 +192,19 @@ class Chunk:
             return multiply(eqn, values, tag, **params)
         if self.setting.form is not Form.PLAIN and name in JOINS and fusible_operand(self.program, eqn):
             return [in_blocks(eqn, values[0], tag)]
-        return bind(eqn, values, tag, **params)
+        return self._bind_plain(task, values, params)
+
+    def _bind_plain(self, task: Task, values: Sequence[Any], params: Mapping[str, Any]) -> list[Any]:
+        eqn, tag = self.program.eqns[task.eqn], self.setting.tag(task.eqn)
+        if eqn.primitive.name != "conv_general_dilated":
+            return bind(eqn, values, tag, **params)
+
+        def convolution(lhs: Any, rhs: Any, dims: lax.ConvDimensionNumbers) -> Any:
+            return bind(eqn, [lhs, rhs], tag, **params, dimension_numbers=dims)[0]
+
+        lhs, rhs = values
+        with self._at(task):
+            return [convolve(eqn, lhs, rhs, convolution)]
 
     def _through(self, task: Task, values: Sequence[Any]) -> list[Any]:
         """The results of a loop or branch: of a part of its steps, or of a part of what its steps compute."""
