@@ -88,7 +88,7 @@ def _show(shell: InteractiveShell, session: Session, report: Report, name: str, 
         if closed:
             report.show_static(state.profile, state.plan, note)
         else:
-            report.show_panel(state.profile, state.plan, note, panel.model_id)
+            report.show_behind(state.profile, state.plan, note, panel.model_id)
 
     panel = Panel(
         session,
@@ -98,7 +98,9 @@ def _show(shell: InteractiveShell, session: Session, report: Report, name: str, 
         settled=settled,
     )
     open_panels[cell] = panel
-    settled(session.state, False)
+    state = session.state
+    assert state.profile is not None
+    report.show_panel(state.profile, state.plan, _note(state, name, shell.user_ns.get(name)), panel.model_id)
 
 
 def _give_way(shell: InteractiveShell, session: Session) -> Callable[[], None]:
