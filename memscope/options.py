@@ -8,7 +8,7 @@ import pathlib
 
 from .errors import TargetError
 from .sizes import check_limit
-from .target import resolve
+from .target import Target, resolve
 
 EXPORTS = (".py", ".jaxexport")
 OWN_MARK = "rewritten by memscope"
@@ -25,7 +25,7 @@ class Options:
 
     Attributes:
       limit: bytes of the whole call as a person writes them ("512MiB", "25%"); None is what the target holds.
-      target: name of the place it will run; None is where JAX runs by default.
+      target: the place it will run, or its name; None is where JAX runs by default.
       run: also run the rewritten function.
       export: file to write the rewritten function to, .py or .jaxexport.
       name: what the rewritten function is bound to in a notebook; None is "<function>_safe".
@@ -33,7 +33,7 @@ class Options:
     """
 
     limit: str | None = None
-    target: str | None = None
+    target: str | Target | None = None
     run: bool = False
     export: pathlib.Path | None = None
     name: str | None = None

@@ -347,6 +347,12 @@ class TestBadInput:
         assert not lowest.fits
         assert lowest.peak_bytes == error.floor_bytes
 
+    def test_no_limit_helps_where_the_target_is_too_small(self) -> None:
+        tiny = memscope.Target("tiny", "cpu", 10_000)
+        with pytest.raises(memscope.LimitError, match=r"no limit helps, as tiny holds 9\.77 KiB: run it") as caught:
+            memscope.plan(kernel_product, *self.args, target=tiny)
+        assert "raise the limit" not in str(caught.value)
+
     def test_the_reason_names_the_primitive_and_the_line(self) -> None:
         def solve(x: Any, y: Any) -> Any:
             gram = jnp.exp(-jnp.abs(x[:, None] - x[None])) + jnp.eye(len(x))

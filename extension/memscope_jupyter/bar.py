@@ -17,6 +17,7 @@ def bar_data(state: State) -> dict[str, Any]:
     assert profile is not None
     return {
         "name": state.name,
+        "target": state.target.name,
         "place": _place(state.target),
         "placeNote": state.target.capacity_note,
         "capacity": state.target.capacity_bytes,
