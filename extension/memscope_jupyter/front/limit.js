@@ -106,9 +106,10 @@ function makeScaleMarks() {
     const capacity = [data.capacity].filter((limit) => scale.holds(limit));
     marks.replaceChildren(...points.map((limit) => mark(limit, "point")), ...capacity.map((limit) => mark(limit, "capacity")));
     const least = data.floor === null ? "arguments and results" : "lowest possible";
-    low.textContent = `${least} ${formatBytes(scale.low)}`;
+    const whole = (size) => formatBytes(size).replace(" ", "\u00a0"); // a number stays with its unit
+    low.textContent = `${least} ${whole(scale.low)}`;
     middle.textContent = data.note;
-    high.textContent = `today ${formatBytes(data.today)}`;
+    high.textContent = `today ${whole(data.today)}`;
   };
   return { marks, ends, draw };
 }
