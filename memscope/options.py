@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import keyword
 import pathlib
 
 from .errors import TargetError
@@ -90,8 +91,8 @@ def read_options(parsed: argparse.Namespace) -> Options:
         _check(check_limit, limit)
     if parsed.target is not None:
         _check(resolve, parsed.target)
-    if name is not None and not name.isidentifier():
-        raise UsageError(f"--name {name!r} is not a Python name: use letters, digits and underscores.")
+    if name is not None and (not name.isidentifier() or keyword.iskeyword(name)):
+        raise UsageError(f"--name {name!r} is not a Python name: use letters, digits and underscores, and no keyword.")
     return Options(
         limit=limit,
         target=parsed.target,

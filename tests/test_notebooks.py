@@ -200,6 +200,15 @@ def test_what_can_wait_waits_for_cells(tmp_path: pathlib.Path) -> None:
     assert printed.text == 'True\n"""\n'
 
 
+def test_a_cell_may_open_several_panels(tmp_path: pathlib.Path) -> None:
+    changed = "print([panel.state.plan.changed for panel in open_panels.values()])"
+    several = f"%memsafe gram(x)\n%memsafe -l 40% gram(x)\n{changed}"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in (SMALL, several)])
+    *outputs, printed = execute(notebook, tmp_path).cells[1].outputs
+    assert [WIDGET in output.data for output in outputs] == [True, False, True, False]
+    assert printed.text == "[False, True]\n"
+
+
 def test_the_options_in_a_kernel(tmp_path: pathlib.Path) -> None:
     cells = [
         SMALL,

@@ -393,7 +393,7 @@ class TestBadInput:
 
     def test_an_argument_that_is_no_jax_type(self) -> None:
         for call in (memscope.profile, functools.partial(memscope.plan, limit="1MiB")):
-            with pytest.raises(TypeError, match=r"y\['a'\] is a str, which is no JAX type"):
+            with pytest.raises(TypeError, match=r"y\['a'\] is of type str, which is no JAX type"):
                 call(lambda x, y: x, jnp.ones(3), {"a": "text"})
 
     def test_a_clashing_keyword(self) -> None:

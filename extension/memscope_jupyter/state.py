@@ -10,7 +10,7 @@ from memscope import Alternative, Buffer, Check, Plan, Point, Profile, Target
 from memscope.compare import Row
 from memscope.errors import LimitError
 from memscope.report.plan import no_limit_helps, room_elsewhere
-from memscope.sizes import format_bytes
+from memscope.sizes import format_at_least, format_bytes
 from memscope.target import roomier
 
 
@@ -162,7 +162,7 @@ def cant_fit(error: LimitError, state: State) -> Message:
 
 def _way_out(floor: int, state: State) -> str:
     if floor <= state.target.capacity_bytes:
-        return f"Raise the limit to {format_bytes(floor)} or more."
+        return f"Raise the limit to {format_at_least(floor)} or more."
     helpless = no_limit_helps(state.target)
     fitting = [name for name, row in state.compared.items() if isinstance(row, Row) and row.fits_rewritten]
     if fitting:

@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..sizes import format_bytes
+from ..sizes import format_apart, format_bytes
 from ..target import roomier
 from .html import page, profile_fragment
 from .text import uncounted
@@ -148,10 +148,11 @@ def _at(source: str | None) -> str:
 
 def limit_error_text(lowest: Plan, held: Sequence[tuple[Buffer, str]]) -> str:
     """Why the limit can't be met, what holds the peak up, and what to do next."""
-    limit, floor = format_bytes(lowest.limit_bytes), format_bytes(lowest.peak_bytes)
+    limit, floor = format_apart(lowest.limit_bytes, lowest.peak_bytes)
+    exact = f"{lowest.peak_bytes:,} bytes"
     lines = [
         f"{lowest.program.name} can't run in {limit}: the lowest peak that memscope can reach is {floor} "
-        f"({lowest.peak_bytes:,} bytes). Alive at that peak:"
+        f"({exact if floor != exact else format_bytes(lowest.peak_bytes)}). Alive at that peak:"
     ]
     telling = [item for item in held if 100 * item[0].bytes >= lowest.peak_bytes]
     for buffer, reason in telling[:5]:

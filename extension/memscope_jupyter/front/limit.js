@@ -52,7 +52,7 @@ const HOW = {
 };
 
 function timeText(view) {
-  if (view.slowdown === null) return "";
+  if (view.slowdown === null || view.how === "refused") return "";
   return Math.abs(view.slowdown - 1) < 0.005 ? "the same time" : `about ${view.slowdown.toPrecision(2)}x the time`;
 }
 
@@ -107,7 +107,7 @@ function makeScaleMarks() {
     marks.replaceChildren(...points.map((limit) => mark(limit, "point")), ...capacity.map((limit) => mark(limit, "capacity")));
     const least = data.floor === null ? "arguments and results" : "lowest possible";
     const whole = (size) => formatBytes(size).replace(" ", "\u00a0"); // a number stays with its unit
-    low.textContent = `${least} ${whole(scale.low)}`;
+    low.textContent = `${least} ${whole(data.floor ?? data.held)}`;
     middle.textContent = data.note;
     high.textContent = `today ${whole(data.today)}`;
   };
