@@ -107,3 +107,15 @@ def test_cancelled_planned_again_and_closed(opened: Locator, desk: Desk) -> None
     desk.run(4)
     expect(cell.locator("[data-drawn]")).to_be_visible()
     expect(cell.locator(".memscope")).to_be_hidden()
+
+
+@pytest.mark.parametrize("opened", [4], indirect=True)
+def test_a_panel_whose_kernel_has_ended(opened: Locator, desk: Desk) -> None:
+    desk.restart()
+    opened.get_by_role("button", name="Apply as late_safe").click()
+    expect(opened.get_by_role("status")).to_contain_text("has ended: run the cell again.")
+    opened.get_by_role("button", name="Close").click()
+    expect(opened).to_be_hidden()
+    expect(desk.page.locator(".jp-Cell").nth(4).locator(".memscope")).to_be_visible()
+    assert set(desk.complaints) == {"Cannot send"}  # ipywidgets' own buttons still try
+    desk.complaints.clear()
