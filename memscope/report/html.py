@@ -36,8 +36,8 @@ _STYLE = """
 .memscope h3 { font-size: 1em; margin: 1.4em 0 .4em; font-weight: 600; }
 .memscope p { margin: .15em 0; }
 .memscope .ms-note { opacity: .8; }
-.memscope.memscope.memscope code { font: 12.5px/1.4 ui-monospace, monospace; background: none; color: inherit; padding: 0;
-  white-space: inherit; }
+.memscope.memscope.memscope code { font: 12.5px/1.4 ui-monospace, monospace; background: none; color: inherit;
+  padding: 0; white-space: inherit; }
 .memscope .ms-scroll { overflow-x: auto; }
 .memscope.memscope table { border-collapse: collapse; table-layout: auto; margin: 0; width: 100%;
   font-variant-numeric: tabular-nums; }
