@@ -47,7 +47,7 @@ def _as_argument(leaf: Any, aval: Any, name: str, program: Program) -> Any:
     dtype = array.dtype
     if isinstance(array, np.ndarray):
         if dtype.kind in "OSU":
-            raise ArgumentError(f"{name} is a {type(leaf).__name__}, which is no JAX type: pass an array or a number.")
+            raise ArgumentError(f"{name} is {described(leaf)}, which is no JAX type: pass an array or a number.")
         with jax.enable_x64(program.x64):
             dtype = jax.dtypes.canonicalize_dtype(dtype)
         array = array.astype(dtype, copy=False)
@@ -94,3 +94,10 @@ def static_values(
     picked: dict[int | str, Any] = {i: a for i, a in enumerate(args) if i in nums}
     picked.update({k: v for k, v in kwargs.items() if k in names})
     return picked
+
+
+def described(leaf: Any) -> str:
+    """What an argument is, where it is none that JAX takes."""
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return f"a NumPy array of dtype {leaf.dtype}"
+    return f"of type {type(leaf).__name__}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import keyword
 import pathlib
 
 from .errors import TargetError
 from .sizes import check_limit
-from .target import resolve
+from .target import Target, resolve
 
 EXPORTS = (".py", ".jaxexport")
 OWN_MARK = "rewritten by memscope"
@@ -25,7 +26,7 @@ class Options:
 
     Attributes:
       limit: bytes of the whole call as a person writes them ("512MiB", "25%"); None is what the target holds.
-      target: name of the place it will run; None is where JAX runs by default.
+      target: the place it will run, or its name; None is where JAX runs by default.
       run: also run the rewritten function.
       export: file to write the rewritten function to, .py or .jaxexport.
       name: what the rewritten function is bound to in a notebook; None is "<function>_safe".
@@ -33,7 +34,7 @@ class Options:
     """
 
     limit: str | None = None
-    target: str | None = None
+    target: str | Target | None = None
     run: bool = False
     export: pathlib.Path | None = None
     name: str | None = None
@@ -90,8 +91,8 @@ def read_options(parsed: argparse.Namespace) -> Options:
         _check(check_limit, limit)
     if parsed.target is not None:
         _check(resolve, parsed.target)
-    if name is not None and not name.isidentifier():
-        raise UsageError(f"--name {name!r} is not a Python name: use letters, digits and underscores.")
+    if name is not None and (not name.isidentifier() or keyword.iskeyword(name)):
+        raise UsageError(f"--name {name!r} is not a Python name: use letters, digits and underscores, and no keyword.")
     return Options(
         limit=limit,
         target=parsed.target,

@@ -79,3 +79,18 @@ def format_bytes(count: int | float) -> str:
         return f"{int(value)} B"
     digits = max(0, 2 - len(str(int(abs(value)))) + 1)
     return f"{value:.{digits}f} {unit}"
+
+
+def format_at_least(count: int) -> str:
+    """The same, rounded up: a limit that is written so holds that many bytes."""
+    text, more = format_bytes(count), count
+    while parse_size(text) < count:
+        more += 1 + count // 2000
+        text = format_bytes(more)
+    return text
+
+
+def format_apart(small: int, large: int) -> tuple[str, str]:
+    """Two sizes that differ, to the byte where three digits don't tell them apart."""
+    texts = format_bytes(small), format_bytes(large)
+    return texts if texts[0] != texts[1] else (f"{small:,} bytes", f"{large:,} bytes")

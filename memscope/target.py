@@ -131,6 +131,14 @@ def memory_fraction() -> float:
     return fraction
 
 
+def roomier(target: Target, size: int) -> tuple[str, ...]:
+    """The named targets of the same platform on which a program may use that many bytes, the smallest first."""
+    if target.platform != "cuda":
+        return ()
+    known = sorted((resolve(name) for name in DEVICES), key=lambda place: place.capacity_bytes)
+    return tuple(place.name for place in known if place.capacity_bytes >= size)
+
+
 def _absent_gpu(name: str, device: Device) -> Target:
     memory = device.memory_bytes
     return Target(name, "cuda", int(min(1.0, memory_fraction()) * memory), device, memory, is_here=False)

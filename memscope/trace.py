@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from .arguments import positional_names, static_values
+from .arguments import described, positional_names, static_values
 from .errors import ArgumentError
 from .evaluate import precision_of
 from .inline import has_custom_derivatives, inline
@@ -82,12 +83,19 @@ def function_name(fn: Callable[..., Any]) -> str:
 
 
 def check_callable(fn: object) -> None:
-    """Refuses what is no function."""
+    """Refuses what is no function, and what JAX can't keep in its caches."""
     if not callable(fn):
         raise ArgumentError(
             f"memscope needs a function to trace, not {type(fn).__name__}: pass the function and its arguments "
             "separately, as in profile(fn, x)."
         )
+    try:
+        weakref.ref(fn)
+    except TypeError:
+        raise ArgumentError(
+            f"JAX can't trace {function_name(fn)}, as a {type(fn).__name__} takes no weak references: call it in a "
+            "function of your own, and jax.numpy's in place of NumPy's."
+        ) from None
 
 
 def check_keywords(fn: Callable[..., Any], target: Any = None, reserved: Sequence[str] = RESERVED) -> None:
@@ -136,8 +144,8 @@ def _check_tree(arg: Any, name: str) -> None:
             continue
         where = name + jax.tree_util.keystr(path)
         raise ArgumentError(
-            f"{where} is a {type(leaf).__name__}, which is no JAX type: pass an array, a number or a "
-            f"jax.ShapeDtypeStruct, or mark it static (static_argnames={name!r})."
+            f"{where} is {described(leaf)}, which is no JAX type: pass an array, a number or a jax.ShapeDtypeStruct, "
+            f"mark it static (static_argnames={name!r}), or bind it first, as functools.partial does."
         )
 
 

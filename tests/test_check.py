@@ -227,8 +227,8 @@ def test_a_donated_argument_is_left_alone() -> None:
         ((jnp.ones(4), jnp.ones(3)), r"x is float32\[4\], but f was planned for float32\[3\]: plan again"),
         ((jnp.ones(3), jnp.arange(3)), r"y is int32\[3\], but f was planned for float32\[3\]"),
         ((jnp.ones(3), 2.0), r"y is float32\[\], but f was planned for float32\[3\]"),
-        ((jnp.ones(3), np.array(["a"])), "y is a ndarray, which is no JAX type"),
-        ((jnp.ones(3), object()), "y is a object, which is no JAX type"),
+        ((jnp.ones(3), np.array(["a"])), "y is a NumPy array of dtype <U1, which is no JAX type"),
+        ((jnp.ones(3), object()), "y is of type object, which is no JAX type"),
         ((jnp.ones(3), jax.ShapeDtypeStruct((3,), jnp.float32)), "y is a shape without values"),
     ],
 )

@@ -225,9 +225,22 @@ def test_the_peak_view_grows_outward_from_the_peak_path() -> None:
 
 def test_inputs_count_but_are_no_way_through() -> None:
     graph = made("p0-n0 p0-n1 p1-n1 p0-far", n0={"on_peak_path": True})
-    assert drawn(peak_view(graph)) == {"n0"}
+    assert drawn(peak_view(graph, 4)) == {"n0"}
     assert drawn(node_view(graph, "p1")) == {"n1"}
     assert drawn(node_view(graph, "p0")) == {"n0", "n1", "far"}
+
+
+def test_few_boxes_all_stand_in_the_picture() -> None:
+    pairs = made(" ".join(f"p{k}-n{k}" for k in range(20)), n3={"on_peak_path": True})
+    assert drawn(peak_view(pairs)) == {f"n{k}" for k in range(20)}
+    assert drawn(peak_view(pairs, 39)) == {"n3"}
+    assert drawn(peak_view(made(" ".join(f"p{k}-n{k}" for k in range(21)), n3={"on_peak_path": True}))) == {"n3"}
+
+
+def test_where_nothing_runs_the_caption_says_so() -> None:
+    empty = picture(made(""), peak_view(made("")))
+    assert caption(empty, "") == "XLA runs no instruction here."
+    assert legend(empty) == ""
 
 
 def test_the_largest_come_first_among_the_equally_far() -> None:

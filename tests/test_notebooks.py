@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import html
 import pathlib
 import re
 from collections.abc import Iterator
@@ -79,16 +81,21 @@ def test_the_quickstart_says_what_it_promises(executed: Executed) -> None:
     assert sum(WIDGET in output.get("data", {}) for output in executed.outputs) == 2
 
 
-def test_what_a_panel_shows_stands_in_the_notebook_too(executed: Executed) -> None:
-    """GitHub, an export, and a notebook opened again without its kernel have the report and no widgets."""
-    executed.notebook.metadata.pop("widgets", None)
-    page, _ = HTMLExporter().from_notebook_node(executed.notebook)
-    shown = [output.data for output in executed.outputs if WIDGET in output.get("data", {})]
-    for data in shown:
-        chart = re.search(r'src="(data:image[^"]*)"', data["text/html"])
+@pytest.mark.parametrize("with_widgets", [True, False], ids=["widgets stored", "without widgets"])
+def test_what_a_panel_shows_stands_in_the_notebook_too(executed: Executed, with_widgets: bool) -> None:
+    """An exporter that finds a widget's state writes no other form of it; GitHub knows no widgets."""
+    notebook = copy.deepcopy(executed.notebook)
+    panels = [k for k, output in enumerate(executed.outputs) if WIDGET in output.get("data", {})]
+    assert not panels or "widgets" in notebook.metadata
+    if not with_widgets:
+        notebook.metadata.pop("widgets", None)
+    page, _ = HTMLExporter().from_notebook_node(notebook)
+    for panel in panels:
+        report = executed.outputs[panel + 1].data
+        chart = re.search(r'src="(data:image[^"]*)"', report["text/html"])
         assert chart is not None
         assert chart[1] in page
-        assert data["text/plain"].split("\n")[0] in page
+        assert html.escape(report["text/plain"].split("\n")[0], quote=False) in page
 
 
 PROMISES = {
@@ -189,8 +196,17 @@ def test_what_can_wait_waits_for_cells(tmp_path: pathlib.Path) -> None:
     cells = [SMALL, WATCH]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
     done = execute(notebook, tmp_path)
-    _, printed = done.cells[1].outputs
+    *_, printed = done.cells[1].outputs
     assert printed.text == 'True\n"""\n'
+
+
+def test_a_cell_may_open_several_panels(tmp_path: pathlib.Path) -> None:
+    changed = "print([panel.state.plan.changed for panel in open_panels.values()])"
+    several = f"%memsafe gram(x)\n%memsafe -l 40% gram(x)\n{changed}"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in (SMALL, several)])
+    *outputs, printed = execute(notebook, tmp_path).cells[1].outputs
+    assert [WIDGET in output.data for output in outputs] == [True, False, True, False]
+    assert printed.text == "[False, True]\n"
 
 
 def test_the_options_in_a_kernel(tmp_path: pathlib.Path) -> None:
@@ -205,14 +221,14 @@ def test_the_options_in_a_kernel(tmp_path: pathlib.Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
     done = execute(notebook, tmp_path, allow_errors=True)
     outputs = [cell.outputs for cell in done.cells]
-    assert [output.output_type for output in outputs[1]] == ["display_data", "execute_result"]
-    assert "small is the version that fits" in outputs[1][0].data["text/plain"]
+    assert [output.output_type for output in outputs[1]] == ["display_data", "display_data", "execute_result"]
+    assert "small is the version that fits" in outputs[1][1].data["text/plain"]
     assert outputs[2][0].text == "True True True\n"
     assert "def gram_safe(" in (tmp_path / "small.py").read_text()
     assert outputs[3][0].text.startswith("gram on cpu: peak")
-    panel, error = outputs[4]
+    panel, report, error = outputs[4]
     assert WIDGET in panel.data
-    assert "gram can't run in 1.00 KiB" in panel.data["text/plain"]
+    assert "gram can't run in 1.00 KiB" in report.data["text/plain"]
     assert error.ename == "LimitError"
     assert error.traceback == [error.evalue]
     assert outputs[5][0].text == "False\n"

@@ -24,7 +24,7 @@ import memscope
 from memscope.call import Call
 from memscope.compile import Build
 from memscope.options import Options
-from memscope.sizes import format_bytes
+from memscope.sizes import format_at_least, format_bytes
 from memscope_jupyter.account import account_notes
 from memscope_jupyter.bar import bar_data
 from memscope_jupyter.buffers import note, rows
@@ -204,7 +204,7 @@ def test_a_limit_that_can_not_be_met_is_one_sentence(session: Session) -> None:
     assert "nearest can't run in 9.77 KiB: the lowest peak that memscope can reach is" in state.message.text
     assert "\n" not in state.message.text
     assert state.floor_bytes == state.plan.peak_bytes
-    assert state.message.next_step == f"Raise the limit to {format_bytes(state.floor_bytes)} or more."
+    assert state.message.next_step == f"Raise the limit to {format_at_least(state.floor_bytes)} or more."
 
 
 def test_another_way_is_compiled(session: Session) -> None:

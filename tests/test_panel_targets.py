@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import memscope
 from memscope import Target
 from memscope.call import Call
 from memscope.gpu import remote
@@ -33,7 +34,7 @@ LARGE, SMALL, TINY = (
 )
 
 
-def started(call: Call, target: str | None = None) -> Session:
+def started(call: Call, target: str | Target | None = None) -> Session:
     session = Session(call, Options(target=target))
     session.trace()
     session.wait(session.profile(), lambda line: None)
@@ -170,6 +171,39 @@ def test_a_panel_of_a_gpu_that_is_not_here(tmp_path: pathlib.Path) -> None:
     assert "can't run here" in opened.panel._run.value
     assert any("workspace that is chosen when it runs, by cuSOLVER" in note for note in account_notes(session.state))
     opened.panel.close()
+
+
+# A target that is too small for what can be reached.
+
+
+def test_no_limit_helps_where_the_target_is_too_small(session: Session) -> None:
+    session.state = dataclasses.replace(session.state, target=TINY)
+    session.plan(10_000)
+    state = settled(session)
+    assert state.message is not None
+    assert state.message.next_step == "No limit helps, as tiny holds 99 B: run it where there is more memory."
+    session.compare([LARGE, SMALL, TINY])
+    settled(session)
+    session.plan(20_000)
+    state = settled(session)
+    assert state.message is not None
+    assert state.message.next_step.endswith("99 B: it fits on large, small, as the tab Targets says.")
+
+
+@needs_gpu_compiler
+def test_a_gpu_that_is_too_small_is_told_with_those_that_are_not() -> None:
+    tiny = memscope.target("tiny", memory="100KiB", like="t4")
+    session = started(the_call(), tiny)
+    session.plan(tiny.capacity_bytes)
+    state = settled(session)
+    session.close()
+    assert state.floor_bytes is not None
+    floor = format_bytes(state.floor_bytes)
+    assert state.message is not None
+    assert state.message.next_step == (
+        "No limit helps, as on tiny a program may use 75.0 KiB: there is room for "
+        f"{floor} on t4, l4, rtx4090 or larger; the tab Targets finds out what it takes there."
+    )
 
 
 # Plans that compute nothing in chunks.

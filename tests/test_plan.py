@@ -347,6 +347,12 @@ class TestBadInput:
         assert not lowest.fits
         assert lowest.peak_bytes == error.floor_bytes
 
+    def test_no_limit_helps_where_the_target_is_too_small(self) -> None:
+        tiny = memscope.Target("tiny", "cpu", 10_000)
+        with pytest.raises(memscope.LimitError, match=r"no limit helps, as tiny holds 9\.77 KiB: run it") as caught:
+            memscope.plan(kernel_product, *self.args, target=tiny)
+        assert "raise the limit" not in str(caught.value)
+
     def test_the_reason_names_the_primitive_and_the_line(self) -> None:
         def solve(x: Any, y: Any) -> Any:
             gram = jnp.exp(-jnp.abs(x[:, None] - x[None])) + jnp.eye(len(x))
@@ -387,7 +393,7 @@ class TestBadInput:
 
     def test_an_argument_that_is_no_jax_type(self) -> None:
         for call in (memscope.profile, functools.partial(memscope.plan, limit="1MiB")):
-            with pytest.raises(TypeError, match=r"y\['a'\] is a str, which is no JAX type"):
+            with pytest.raises(TypeError, match=r"y\['a'\] is of type str, which is no JAX type"):
                 call(lambda x, y: x, jnp.ones(3), {"a": "text"})
 
     def test_a_clashing_keyword(self) -> None:

@@ -8,7 +8,8 @@ import pytest
 import memscope
 from memscope.gpu.devices import DEVICES, LIMITS, target_config
 from memscope.machine import CPU, gpu_machine, machine_of
-from memscope.target import resolve
+from memscope.report.plan import room_elsewhere
+from memscope.target import resolve, roomier
 
 GIB = 1 << 30
 PROMISED = "a100-40gb a100-80gb a6000 l4 t4 rtx4090 h100 h200 b200".split()
@@ -40,6 +41,18 @@ def test_a_fraction_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", text)
         with pytest.raises(memscope.TargetError, match=f"XLA_PYTHON_CLIENT_MEM_FRACTION='{text}'"):
             resolve("t4")
+
+
+def test_gpus_with_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    t4 = resolve("t4")
+    assert roomier(t4, 0)[0] == "t4"
+    assert roomier(t4, 100 * GIB) == ("h200", "b200")
+    assert roomier(t4, 1000 * GIB) == ()
+    assert roomier(resolve("cpu"), 0) == ()
+    assert room_elsewhere(t4, 100 * GIB) == "there is room for 100 GiB on h200, b200"
+    assert room_elsewhere(t4, 20 * GIB) == "there is room for 20.0 GiB on a100-40gb, a6000, h100 or larger"
+    assert room_elsewhere(t4, 2000 * GIB) == "no GPU that memscope knows has room for 1.95 TiB"
 
 
 def test_this_cpu() -> None:

@@ -17,6 +17,7 @@ def bar_data(state: State) -> dict[str, Any]:
     assert profile is not None
     return {
         "name": state.name,
+        "target": state.target.name,
         "place": _place(state.target),
         "placeNote": state.target.capacity_note,
         "capacity": state.target.capacity_bytes,
@@ -44,8 +45,11 @@ def _scale_note(state: State) -> str:
     """What the marks on the slider are."""
     if state.stage is Stage.EXPLORING:
         return "planning"
-    capacity, profile = state.target.capacity_bytes, state.profile
-    inside = profile is not None and capacity < profile.peak_bytes
+    assert state.profile is not None
+    floor, peak = state.floor_bytes, state.profile.peak_bytes
+    if floor is not None and floor >= peak:
+        return "no version takes less"
+    inside = (floor or 0) <= state.target.capacity_bytes < peak
     marks = [f"\u2016 {_holds(state.target)}"] if inside else []
     return ", ".join([*(["\u25cb plans"] if len(state.points) > 1 else []), *marks])
 

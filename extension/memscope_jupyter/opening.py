@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from IPython.core.interactiveshell import InteractiveShell
 from tornado.ioloop import IOLoop
@@ -18,8 +18,18 @@ from .panel import Panel
 from .session import Session
 from .state import State
 
-open_panels: dict[str, Panel] = {}
-"""The panel of each cell, by the cell's id: running the cell again closes it."""
+
+class Place(NamedTuple):
+    """What opened a panel: the front end's name of the cell, the same each time that it runs, one run of it, and which
+    panel of that run."""
+
+    cell: str
+    run: str
+    number: int
+
+
+open_panels: dict[Place, Panel] = {}
+"""The panels of each cell: running the cell again closes them."""
 
 
 def open_panel(shell: InteractiveShell, call: Call, options: Options) -> Any:
@@ -29,9 +39,7 @@ def open_panel(shell: InteractiveShell, call: Call, options: Options) -> Any:
       LimitError, ExportError: after the panel is shown.
       Whatever the user's function raises while it is traced.
     """
-    cell = _cell_id(shell)
-    if cell in open_panels:
-        open_panels[cell].close()
+    place = _place(shell)
     name = options.name or f"{call.name}_safe"
     report = Report(call, options)
     session = Session(call, options)
@@ -40,7 +48,7 @@ def open_panel(shell: InteractiveShell, call: Call, options: Options) -> Any:
         session.trace()
         session.wait(session.profile(), report.progress)
         refused = _take_at_once(shell, session, report, options, name)
-        _show(shell, session, report, name, cell)
+        _show(shell, session, report, name, place)
     except BaseException:
         session.close()
         raise
@@ -75,12 +83,12 @@ def _take_at_once(
     return None
 
 
-def _show(shell: InteractiveShell, session: Session, report: Report, name: str, cell: str) -> None:
+def _show(shell: InteractiveShell, session: Session, report: Report, name: str, place: Place) -> None:
     end_giving_way = _give_way(shell, session)
 
     def settled(state: State, closed: bool) -> None:
         if closed:
-            open_panels.pop(cell, None)
+            open_panels.pop(place, None)
             end_giving_way()
         if state.profile is None:
             return
@@ -88,7 +96,7 @@ def _show(shell: InteractiveShell, session: Session, report: Report, name: str, 
         if closed:
             report.show_static(state.profile, state.plan, note)
         else:
-            report.show_panel(state.profile, state.plan, note, panel.model_id)
+            report.show_behind(state.profile, state.plan, note, panel.model_id)
 
     panel = Panel(
         session,
@@ -97,8 +105,10 @@ def _show(shell: InteractiveShell, session: Session, report: Report, name: str, 
         here=lambda: IOLoop.current().add_callback,
         settled=settled,
     )
-    open_panels[cell] = panel
-    settled(session.state, False)
+    open_panels[place] = panel
+    state = session.state
+    assert state.profile is not None
+    report.show_panel(state.profile, state.plan, _note(state, name, shell.user_ns.get(name)), panel.model_id)
 
 
 def _give_way(shell: InteractiveShell, session: Session) -> Callable[[], None]:
@@ -129,10 +139,16 @@ def _note(state: State, name: str, bound: Any) -> str:
     return "With --limit SIZE: a version that fits it."
 
 
-def _cell_id(shell: InteractiveShell) -> str:
-    """The front end's name of the cell, the same each time that the cell runs."""
+def _place(shell: InteractiveShell) -> Place:
+    """Where the next panel goes; closes those of the cell's earlier runs."""
     parent: dict[str, Any] = shell.get_parent()  # type: ignore[attr-defined]
-    return str(parent.get("metadata", {}).get("cellId") or parent.get("header", {}).get("msg_id", ""))
+    run = str(parent.get("header", {}).get("msg_id", ""))
+    cell = str(parent.get("metadata", {}).get("cellId") or run)
+    of_cell = [(place, panel) for place, panel in open_panels.items() if place.cell == cell]
+    for place, panel in of_cell:
+        if place.run != run:
+            panel.close()
+    return Place(cell, run, 1 + max((place.number for place, _ in of_cell if place.run == run), default=0))
 
 
 def _short(refused: str) -> LimitError:

@@ -14,6 +14,7 @@ from memscope.sizes import format_bytes
 
 from .bar import bar_data
 from .buffers import columns, note, rows
+from .display import frame_class
 from .graph_tab import GraphTab
 from .rewrite_tab import RewriteTab
 from .run import run_html
@@ -119,7 +120,8 @@ class Panel:
         buttons.add_class("memscope-buttons")
         self.cancel.add_class("ms-right")
         root = ipywidgets.VBox([self.bar, self.tabs, self.source, self.status, buttons])
-        return root.add_class("memscope-frame")
+        root.add_class("memscope-frame")
+        return root.add_class(frame_class(str(root.model_id)))
 
     # From the session to the page.
 
@@ -301,7 +303,6 @@ class Panel:
             session.bound(self._name, plan)
             session.say(Message(how_to_call(self._name, self._latest), tone=Tone.DONE))
             self._settled(self._latest, False)
-            self.apply.focus()
 
     def _on_check(self, _: Any) -> None:
         if self._session is not None and self._confirmed_plan() is not None:

@@ -20,6 +20,8 @@ def rewrite_html(plan: Plan | None) -> str:
     """All but the alternatives."""
     if plan is None:
         return "<p>No version is confirmed for this limit yet.</p>"
+    if not plan.changed and not plan.fits:
+        return f"<p>No version of {escape(plan.program.name)} takes less than it does as it is written.</p>"
     if not plan.changed:
         return (
             f"<p>{escape(plan.program.name)} fits this limit as it is written: nothing is rewritten.</p>"

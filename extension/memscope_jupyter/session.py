@@ -24,7 +24,7 @@ from memscope.target import Target, resolve
 
 from .files import free_path, written_instead
 from .rewrite import change_word
-from .state import Bound, Checked, Message, Refused, Stage, State, Tone, error_message
+from .state import Bound, Checked, Message, Refused, Stage, State, Tone, cant_fit, error_message
 from .worker import Stopped, Worker
 
 NAP = 0.02
@@ -191,7 +191,7 @@ class Session:
         except LimitError as error:
             lowest = request.plan(limit, best_effort=True)
             self._keep_floor(request)
-            self._set(limit=limit, message=error_message(error), **_plan_changes(lowest))
+            self._set(limit=limit, message=cant_fit(error, self.state), **_plan_changes(lowest))
             self._use_spare_time()
             raise
         self._set(limit=limit, **_plan_changes(plan))
@@ -202,9 +202,10 @@ class Session:
         message = None
         if not chosen.fits:
             peak, limit = format_bytes(chosen.peak_bytes), format_bytes(chosen.limit_bytes)
+            room = self.state.target.capacity_bytes
             message = Message(
                 f"That way takes {peak} by XLA's account, more than the limit of {limit}.",
-                "Choose a smaller chunk, or raise the limit.",
+                "Choose a smaller chunk" + (", or raise the limit." if chosen.peak_bytes <= room else "."),
                 Tone.ERROR,
             )
         self._set(message=message, **_plan_changes(chosen))

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from memscope import Alternative, Buffer, Check, Plan, Point, Profile, Target
 from memscope.compare import Row
 from memscope.errors import LimitError
-from memscope.sizes import format_bytes
+from memscope.report.plan import no_limit_helps, room_elsewhere
+from memscope.sizes import format_at_least, format_bytes
+from memscope.target import roomier
 
 
 class Stage(enum.Enum):
@@ -135,8 +137,6 @@ class State:
 
 def error_message(error: BaseException, otherwise: str = "Choose another limit, or run the cell again.") -> Message:
     """An error as one sentence and a next step: its own, or what to do `otherwise`."""
-    if isinstance(error, LimitError):
-        return _cant_fit(error)
     sentence, _, rest = str(error).strip().partition("\n")
     if not sentence:
         sentence = f"{type(error).__name__} was raised without a word."
@@ -154,7 +154,20 @@ def held_by(blockers: Sequence[tuple[Buffer, str]]) -> str:
     return f", where {format_bytes(buffer.bytes)} of {what}{at} stay: {reason}"
 
 
-def _cant_fit(error: LimitError) -> Message:
+def cant_fit(error: LimitError, state: State) -> Message:
+    """Why a limit can't be met, and what can be done about it on this target."""
     first = str(error).partition(" (")[0]
-    lowest = format_bytes(error.floor_bytes)
-    return Message(f"{first}{held_by(error.blockers)}.", f"Raise the limit to {lowest} or more.", Tone.ERROR)
+    return Message(f"{first}{held_by(error.blockers)}.", _way_out(error.floor_bytes, state), Tone.ERROR)
+
+
+def _way_out(floor: int, state: State) -> str:
+    if floor <= state.target.capacity_bytes:
+        return f"Raise the limit to {format_at_least(floor)} or more."
+    helpless = no_limit_helps(state.target)
+    fitting = [name for name, row in state.compared.items() if isinstance(row, Row) and row.fits_rewritten]
+    if fitting:
+        elsewhere = f"it fits on {', '.join(fitting)}, as the tab Targets says"
+    else:
+        elsewhere = room_elsewhere(state.target, floor)
+        elsewhere += "; the tab Targets finds out what it takes there" if roomier(state.target, floor) else ""
+    return f"{helpless[:1].upper()}{helpless[1:]}: {elsewhere}."

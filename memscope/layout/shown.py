@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from ..graph import Computation, Edge, HloGraph
 
 BUDGET = 300  # more boxes than that are no picture any more
+FEW = 40  # boxes that all stand in the picture, also where nothing connects them with the peak
 LONGEST = 8  # layers that an edge may span to be laid out
 _FAR = 100  # short edges to one longer: what hangs on long edges alone would stand in the picture unconnected
 
@@ -44,6 +45,9 @@ def peak_view(graph: HloGraph, budget: int = BUDGET) -> Shown:
 
 def computation_view(computation: Computation, around: str | None = None, budget: int = BUDGET) -> Shown:
     """What lies nearest to the peak path in one computation; where that passes by, to one of its nodes."""
+    whole = whole_view(computation)
+    if _boxes(whole) <= min(FEW, budget):
+        return whole
     seeds = [n.name for n in computation.nodes if n.on_peak_path and not n.is_input]
     if not seeds and around in computation.node:
         seeds = [around]
@@ -63,6 +67,12 @@ def whole_view(computation: Computation) -> Shown:
     """All of a computation."""
     near = neighbours(computation)
     return Shown(computation, frozenset(n.name for n in computation.nodes if not n.is_input or n.name not in near))
+
+
+def _boxes(shown: Shown) -> int:
+    """How many boxes a picture has: one for each node, and one for each input that it reads."""
+    node = shown.computation.node
+    return len(shown.nodes) + sum(node[e.tail].is_input for e in shown.computation.edges)
 
 
 def neighbours(computation: Computation) -> dict[str, list[str]]:

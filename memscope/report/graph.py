@@ -93,7 +93,9 @@ def graph_svg(picture: Picture, label: str) -> str:
 
 
 def legend(picture: Picture) -> str:
-    """What shades and marks mean, as HTML."""
+    """What shades and marks mean, as HTML; "" where nothing is drawn."""
+    if not picture.skeleton.boxes:
+        return ""
     thresholds = picture.scale.thresholds
     shades = [f"{format_bytes(t)} or more" for t in thresholds]
     shades[-1] = f"less than {format_bytes(thresholds[-2])}" if len(thresholds) > 1 else shades[-1]
@@ -107,6 +109,8 @@ def caption(picture: Picture, long_edges: str) -> str:
     """What is shown and what is left out; `long_edges` says what becomes of those."""
     place = picture.shown.computation
     total = sum(not n.is_input for n in place.nodes)
+    if not picture.skeleton.boxes:
+        return "XLA runs no instruction here."
     shown = total - picture.shown.hidden
     count = f"{shown:,} of {total:,} instructions" if shown < total else f"all {total:,} instructions"
     if shown == total == 1:

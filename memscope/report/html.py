@@ -22,7 +22,7 @@ _BUCKETS = 240
 _NODES = 24  # of the graph: a page that can't be zoomed shows the nearest of the peak only
 
 # Hues from Okabe and Ito's colour-blind-safe palette; text and ground are the page's own, so that the
-# fragment sits well in a light and in a dark notebook.
+# fragment sits well in a light and in a dark notebook. The class twice outdoes JupyterLab's rules for any table.
 _STYLE = """
 .memscope { --ms-text: var(--jp-ui-font-color1, currentColor); --ms-temporary: #0072b2; --ms-output: #009e73;
   --ms-argument: #8a8a8a; --ms-constant: #cc79a7; --ms-peak: #d55e00;
@@ -36,15 +36,18 @@ _STYLE = """
 .memscope h3 { font-size: 1em; margin: 1.4em 0 .4em; font-weight: 600; }
 .memscope p { margin: .15em 0; }
 .memscope .ms-note { opacity: .8; }
-.memscope code { font: 12.5px/1.4 ui-monospace, monospace; background: none; color: inherit; }
+.memscope.memscope.memscope code { font: 12.5px/1.4 ui-monospace, monospace; background: none; color: inherit;
+  padding: 0; white-space: inherit; }
 .memscope .ms-scroll { overflow-x: auto; }
-.memscope table { border-collapse: collapse; margin: 0; font-variant-numeric: tabular-nums; width: 100%; }
-.memscope th { font-weight: 600; opacity: .8; }
-.memscope th, .memscope td { text-align: left; padding: .25em .7em .25em 0; border-bottom: 1px solid var(--ms-line);
+.memscope.memscope table { border-collapse: collapse; table-layout: auto; margin: 0; width: 100%;
+  font-variant-numeric: tabular-nums; }
+.memscope.memscope tbody tr:nth-child(n) { background: none; }
+.memscope.memscope th { font-weight: 600; opacity: .8; }
+.memscope.memscope :is(th, td) { text-align: left; padding: .25em .7em .25em 0; border-bottom: 1px solid var(--ms-line);
   white-space: nowrap; background: none; color: inherit; }
-.memscope td.ms-n, .memscope th.ms-n { text-align: right; }
-.memscope tr.ms-peak td:first-child { box-shadow: inset 3px 0 var(--ms-peak); padding-left: .6em; }
-.memscope td:first-child, .memscope th:first-child { padding-left: .6em; }
+.memscope.memscope :is(th, td).ms-n { text-align: right; }
+.memscope.memscope tr.ms-peak td:first-child { box-shadow: inset 3px 0 var(--ms-peak); padding-left: .6em; }
+.memscope.memscope :is(th, td):first-child { padding-left: .6em; }
 .memscope svg { display: block; width: 100%; height: auto; }
 .memscope svg text { fill: var(--ms-text); font: 12px system-ui, sans-serif; }
 .memscope .ms-key { display: inline-block; width: .75em; height: .75em; border-radius: 2px; margin: 0 .35em 0 .9em; }

@@ -6,7 +6,8 @@ import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..sizes import format_bytes
+from ..sizes import format_apart, format_bytes
+from ..target import roomier
 from .html import page, profile_fragment
 from .text import uncounted
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ..profile import Buffer
     from ..recompute import Recomputed
     from ..search import Rearranged
+    from ..target import Target
 
 REARRANGED_SHOWN = 4
 
@@ -165,10 +167,11 @@ def _at(source: str | None) -> str:
 
 def limit_error_text(lowest: Plan, held: Sequence[tuple[Buffer, str]]) -> str:
     """Why the limit can't be met, what holds the peak up, and what to do next."""
-    limit, floor = format_bytes(lowest.limit_bytes), format_bytes(lowest.peak_bytes)
+    limit, floor = format_apart(lowest.limit_bytes, lowest.peak_bytes)
+    exact = f"{lowest.peak_bytes:,} bytes"
     lines = [
         f"{lowest.program.name} can't run in {limit}: the lowest peak that memscope can reach is {floor} "
-        f"({lowest.peak_bytes:,} bytes). Alive at that peak:"
+        f"({exact if floor != exact else format_bytes(lowest.peak_bytes)}). Alive at that peak:"
     ]
     telling = [item for item in held if 100 * item[0].bytes >= lowest.peak_bytes]
     for buffer, reason in telling[:5]:
@@ -178,10 +181,33 @@ def limit_error_text(lowest: Plan, held: Sequence[tuple[Buffer, str]]) -> str:
         )
     if len(held) > len(telling[:5]):
         lines.append(f"  and {len(held) - len(telling[:5])} smaller buffers")
-    lines.append(
-        f"Next: raise the limit to {lowest.peak_bytes:,} bytes, or take the lowest plan with best_effort=True."
-    )
+    lines.append(f"Next: {_way_out(lowest)}")
     return "\n".join(lines)
+
+
+def _way_out(lowest: Plan) -> str:
+    target, floor = lowest.target, lowest.peak_bytes
+    if floor <= target.capacity_bytes:
+        return f"raise the limit to {floor:,} bytes, or take the lowest plan with best_effort=True."
+    tells = "; memscope.compare tells what it takes there" if roomier(target, floor) else ""
+    return f"{no_limit_helps(target)}: {room_elsewhere(target, floor)}{tells}. Or make one of these smaller."
+
+
+def no_limit_helps(target: Target) -> str:
+    """Where the target can't hold the lowest peak, as the start of a sentence."""
+    capacity = format_bytes(target.capacity_bytes)
+    holds = f"{target.name} holds" if target.memory_bytes is None else f"on {target.name} a program may use"
+    return f"no limit helps, as {holds} {capacity}"
+
+
+def room_elsewhere(target: Target, floor_bytes: int) -> str:
+    """Where there is room for that peak by the account of this target's compiler, as the end of a sentence."""
+    larger = roomier(target, floor_bytes)
+    if target.platform != "cuda":
+        return "run it where there is more memory"
+    if not larger:
+        return f"no GPU that memscope knows has room for {format_bytes(floor_bytes)}"
+    return f"there is room for {format_bytes(floor_bytes)} on {', '.join(larger[:3])}{' or larger' * (len(larger) > 3)}"
 
 
 def _what(buffer: Buffer) -> str:

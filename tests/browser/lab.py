@@ -109,6 +109,12 @@ class Desk:
             cell,
         )
 
+    def restart(self) -> None:
+        """A new kernel under the open notebook."""
+        self.page.evaluate(
+            "async () => { await window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart(); }"
+        )
+
     def type_in_new_cell(self, text: str) -> None:
         """Types in a cell below the last, and leaves the cursor there."""
         self.page.evaluate(

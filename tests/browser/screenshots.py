@@ -1,4 +1,4 @@
-"""Pictures of every tab, light and dark, wide and narrow, to be looked at with a critical eye.
+"""Pictures of every tab, light and dark, wide and narrow, with much to show and with little, for a critical eye.
 
 python -m tests.browser.screenshots [FOLDER]
 """
@@ -27,6 +27,7 @@ q, k, v = (rng.normal(size=(4, 1024, 32)).astype(np.float32) for _ in range(3))
 %load_ext memscope""",
     "%memsafe --limit 4MiB attention(q, k, v)",
     "%memsafe --limit 100KiB attention(q, k, v)",
+    "%memsafe attention(q, k, v)",
 ]
 TABS = ("Timeline", "Buffers", "Graph", "Rewrite", "Run", "Targets")
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
@@ -54,6 +55,9 @@ def take(desk: Desk, folder: pathlib.Path) -> None:
     desk.run(2)
     desk.panel(1).locator("[data-drawn]").wait_for()
     desk.panel(1).screenshot(path=folder / "does-not-fit.png")
+    desk.run(3)
+    desk.panel(2).locator("[data-drawn]").wait_for()
+    _take_tabs(desk, desk.panel(2), folder / "as-written")
 
 
 def _compare(panel: Locator) -> None:

@@ -23,6 +23,9 @@ def knn(queries, points):
     distances = jnp.sum(queries**2, 1)[:, None] - 2 * queries @ points.T + jnp.sum(points**2, 1)
     return jax.lax.top_k(-distances, 5)
 
+def table(x):
+    return jnp.sin(x[:, None] * x)
+
 queries, points = (jax.ShapeDtypeStruct((n, 16), "float32") for n in (150_000, 30_000))
 %load_ext memscope
 from memscope_jupyter.opening import open_panels"""
@@ -32,7 +35,8 @@ STATE = "list(open_panels.values())[-1].state"
 
 @pytest.fixture(scope="module")
 def notebook(lab: Lab, page: Any) -> None:
-    lab.write("gpu.ipynb", [KNN, "%memsafe --target a100-40gb knn(queries, points)"])
+    too_large = "%memsafe --target t4 table(jax.ShapeDtypeStruct((70_000,), 'float32'))"
+    lab.write("gpu.ipynb", [KNN, "%memsafe --target a100-40gb knn(queries, points)", too_large])
     desk = Desk(lab, page)
     desk.open("gpu.ipynb")
     desk.run(0)
@@ -84,3 +88,16 @@ def test_gpus_side_by_side(panel: Locator, desk: Desk) -> None:
     expect(rows.filter(has_text="t4")).to_contain_text(format_bytes(peak))
     expect(panel.get_by_role("button", name=f"Compare {len(USUAL)} GPUs")).to_be_disabled()
     expect(panel.get_by_role("button", name="Cancel")).to_be_disabled()
+
+
+def test_a_gpu_that_is_too_small(notebook: None, desk: Desk) -> None:
+    desk.run(2)
+    panel = desk.panel(1)
+    expect(panel.locator(".ms-verdict")).to_have_text("DOES NOT FIT")
+    status = panel.get_by_role("status")
+    expect(status).to_contain_text("No limit helps, as on t4 a program may use")
+    expect(status).to_contain_text("there is room for 18.3 GiB on a100-40gb, a6000, h100 or larger")
+    expect(status).not_to_contain_text("Raise the limit")
+    panel.get_by_role("slider", name="Memory limit").press("End")
+    expect(panel.locator(".ms-how")).to_have_text("✓ confirmed by XLA")
+    expect(panel.locator(".ms-verdict")).to_have_text("TOO LARGE FOR T4")

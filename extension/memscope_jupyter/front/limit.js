@@ -52,13 +52,16 @@ const HOW = {
 };
 
 function timeText(view) {
-  if (view.slowdown === null) return "";
+  if (view.slowdown === null || view.how === "refused") return "";
   return Math.abs(view.slowdown - 1) < 0.005 ? "the same time" : `about ${view.slowdown.toPrecision(2)}x the time`;
 }
 
-function verdict(fits) {
-  if (fits === null) return "";
-  return fits ? "FITS" : "DOES NOT FIT";
+/** Whether the limit holds, and whether the target can hold as much. */
+function verdict(data, view) {
+  if (view.fits === null) return { text: "", fits: null };
+  if (!view.fits) return { text: "DOES NOT FIT", fits: false };
+  if (view.peak > data.capacity) return { text: `TOO LARGE FOR ${data.target.toUpperCase()}`, fits: false };
+  return { text: "FITS", fits: true };
 }
 
 /** The line that says what it is and what a limit would come to. */
@@ -79,11 +82,12 @@ function makeHeader() {
     place.textContent = ` on ${data.place}`;
     place.title = data.placeNote;
     peak.textContent = `peak ${formatBytes(data.today)}${after}`;
-    fits.textContent = verdict(view.fits);
+    const judged = verdict(data, view);
+    fits.textContent = judged.text;
     time.textContent = timeText(view);
     [how.textContent, how.title] = HOW[view.bounded && view.how === "confirmed" ? "bounded" : view.how];
     element.dataset.how = view.how;
-    element.dataset.fits = String(view.fits);
+    element.dataset.fits = String(judged.fits);
   };
   return { element, show };
 }
@@ -102,9 +106,10 @@ function makeScaleMarks() {
     const capacity = [data.capacity].filter((limit) => scale.holds(limit));
     marks.replaceChildren(...points.map((limit) => mark(limit, "point")), ...capacity.map((limit) => mark(limit, "capacity")));
     const least = data.floor === null ? "arguments and results" : "lowest possible";
-    low.textContent = `${least} ${formatBytes(scale.low)}`;
+    const whole = (size) => formatBytes(size).replace(" ", "\u00a0"); // a number stays with its unit
+    low.textContent = `${least} ${whole(data.floor ?? data.held)}`;
     middle.textContent = data.note;
-    high.textContent = `today ${formatBytes(data.today)}`;
+    high.textContent = `today ${whole(data.today)}`;
   };
   return { marks, ends, draw };
 }
@@ -135,7 +140,7 @@ function render({ model, el }) {
     header.show(data, view);
     notes.replaceChildren(...(view.notes ?? []).map((text) => make("p", {}, text)));
     if (document.activeElement !== typed) typed.value = formatBytes(limit);
-    const spoken = [formatBytes(limit), verdict(view.fits), timeText(view), HOW[view.how][0]];
+    const spoken = [formatBytes(limit), verdict(data, view).text, timeText(view), HOW[view.how][0]];
     range.setAttribute("aria-valuetext", spoken.filter(Boolean).join(", "));
     model.set("preview", limit); // linked to the chart in the browser; Python has no use for it
   };

@@ -2,6 +2,7 @@
 // runs.
 
 const QUIET = 400; // milliseconds that Python may take to hear of a click
+const GONE = "The kernel that this panel belongs to has ended: run the cell again.";
 const BUSY = "A cell is running, or no kernel is there: what you pressed is done as soon as Python is free.";
 
 function render({ model, el }) {
@@ -24,7 +25,13 @@ function render({ model, el }) {
     progress.replaceChildren(...(data.progress ? [make("span", { class: "ms-spinner" }), data.progress] : []));
   };
 
-  const wait = () => waiting.replaceChildren(...(heard < asked ? [make("span", { class: "ms-spinner" }), BUSY] : []));
+  /** ipywidgets marks what has lost its kernel. */
+  const gone = () => el.closest(".jupyter-widgets-disconnected") !== null;
+
+  const wait = () => {
+    const words = gone() ? [GONE] : [make("span", { class: "ms-spinner" }), BUSY];
+    waiting.replaceChildren(...(heard < asked ? words : []));
+  };
 
   const hear = (message) => {
     if (message.type !== "pong") return;
@@ -32,9 +39,11 @@ function render({ model, el }) {
     wait();
   };
 
-  /** A closed panel is gone at once, whatever Python does; it frees what it holds when it hears of it. */
+  /** A closed panel makes way for its report at once, whatever Python does; it frees what it holds when it hears of it. */
   const hide = (frame) => {
     frame.style.display = "none";
+    frame.classList.remove(...[...frame.classList].filter((name) => name.startsWith("memscope-frame-")));
+    if (gone()) return;
     const words = make("div", { class: "memscope-panel ms-note" }, "Closed. What the panel holds is freed as soon as Python is free.");
     setTimeout(() => frame.isConnected && frame.after(words), QUIET);
   };
@@ -43,8 +52,8 @@ function render({ model, el }) {
     const frame = el.closest(".memscope-frame");
     if (!frame?.contains(event.target)) return;
     const id = (asked += 1);
-    model.send({ type: "ping", id });
     setTimeout(wait, QUIET);
+    if (!gone()) model.send({ type: "ping", id });
     if (event.type === "click" && event.target.closest(".ms-close")) hide(frame);
   };
 

@@ -47,7 +47,7 @@ function traces(side, axis, selected) {
 /** Four round values of bytes up to a maximum. */
 function byteTicks(most) {
   const unit = 1024 ** Math.floor(Math.log(Math.max(1, most)) / Math.log(1024));
-  const rough = most / unit / 4;
+  const rough = Math.max(most / unit / 4, unit === 1 ? 1 : 0); // no fractions of a byte
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((k) => k * power).find((k) => k >= rough) * unit;
   const tickvals = [];
@@ -168,7 +168,7 @@ function render({ model, el }) {
   const paint = async () => {
     const Plotly = await loadPlotly(model);
     waiting = false;
-    if (!model.get("data")?.before || el.clientWidth === 0 || !el.isConnected) return;
+    if (!model.get("data")?.before?.top || el.clientWidth === 0 || !el.isConnected) return;
     if (!drawn) chart.replaceChildren();
     await Plotly.react(chart, barsOf(model.get("data")), layout(), { displayModeBar: false, responsive: false });
     if (!drawn) chart.on("plotly_click", onClick);
@@ -198,6 +198,11 @@ function render({ model, el }) {
     if (!data || !data.before) return;
     choice.hidden = !data.after;
     if (!drawn && !chart.firstChild) chart.innerHTML = data.fallback;
+    if (data.before.top === 0 && !data.after) {
+      chart.replaceChildren(make("p", { class: "ms-note" }, "No buffer is in use at any step."));
+      el.dataset.drawn = "true";
+      return;
+    }
     drawLegend(data);
     schedule();
   };

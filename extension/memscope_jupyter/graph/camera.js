@@ -37,7 +37,7 @@ class Camera {
 
   get fitting() {
     const [width, height] = this.view;
-    return Math.min(width / this.whole.width, height / this.whole.height, 1.5);
+    return Math.min(width / this.whole.width, height / this.whole.height, 1.1);
   }
 
   fit() {
