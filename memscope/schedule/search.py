@@ -44,6 +44,9 @@ SOLVING = 0.6
 PRICING, PRICE_SECONDS = 0.5, 0.5
 """How much of the time left goes into a bound where results' memory matters, and seconds for one set of prices."""
 
+CLOSE = 0.01
+"""How far the best order of a large program may be from the bound for XLA's other scheduler to be left out."""
+
 WORTH = 0.001
 """By what share of the temporaries an order has to be better than another one to be worth a look."""
 
@@ -104,8 +107,7 @@ def find_order(
       build: what is compiled, each time.
       seconds: of search; compiling comes on top.
     """
-    progress(f"compiling {program.name} in XLA's own two orders ({len(program.eqns)} eqns)")
-    confirmed = _in_xlas_orders(program, build, target)
+    confirmed = _in_xlas_orders(program, build, target, progress)
     start = time.perf_counter()
     module, *_ = known = [parse_module(s.compiled.module) for s in confirmed]
     share = DONATED_SHARE if module.donations else 1.0
@@ -126,13 +128,24 @@ def find_order(
     if promising:
         progress(f"confirming {format_bytes(promising[0][1])} of temporaries, from {format_bytes(default.temp_bytes)}")
         confirmed += _confirmed(program, build, target, promising[:CONFIRMATIONS])
+    bound = _peak_bound(default, orders.bound)
+    if len(known) == 1 and min(s.peak_bytes for s in confirmed) * (1 - CLOSE) > bound:
+        progress(f"compiling {program.name} in the order of {MEMORY}")
+        confirmed.append(Scheduled(MEMORY, program, compile_program(program, build, target, MEMORY_OPTIMISED)))
     best = min(confirmed, key=lambda s: s.peak_bytes)  # of equals the first: XLA's default before all others
-    bound = min(best.peak_bytes, _peak_bound(default, orders.bound))
-    return Found(best, tuple(confirmed), bound, spent, orders.remark)
+    return Found(best, tuple(confirmed), min(best.peak_bytes, bound), spent, orders.remark)
 
 
-def _in_xlas_orders(program: Program, build: Build, target: Target) -> list[Scheduled]:
-    """The program in the default order, and in that of the memory-optimised scheduler."""
+def _in_xlas_orders(program: Program, build: Build, target: Target, progress: Progress) -> list[Scheduled]:
+    """The program in the default order, and in that of the memory-optimised scheduler.
+
+    In the default one alone where the program is large: the other one takes long to compile, and may not be needed.
+    """
+    size = f"{len(program.eqns)} eqns"
+    if program.is_large:
+        progress(f"compiling {program.name} in XLA's own order ({size})")
+        return [Scheduled(DEFAULT, program, compile_program(program, build, target))]
+    progress(f"compiling {program.name} in XLA's own two orders ({size})")
     with ThreadPoolExecutor(1) as other:  # XLA compiles without the interpreter lock
         memory = other.submit(compile_program, program, build, target, MEMORY_OPTIMISED)
         default = compile_program(program, build, target)

@@ -19,10 +19,10 @@ from ..recompute import Recomputed
 from ..stream import LoopPlan
 from ..structures import Structure
 
-EFFORT, COMPILE_EFFORT = 25_000, 200
+EFFORT, COMPILE_EFFORT = 16_000, 200
 """Eqns that may be compiled before no more loops are taken apart, and what each compile counts for beside its eqns.
 
-Some twenty to forty seconds; what one axis alone reaches is searched through whatever it takes.
+Some fifteen to thirty seconds; what one axis alone reaches is searched through whatever it takes.
 """
 
 LIBRARY_GAIN = 1.3
