@@ -21,6 +21,9 @@ WAYS = (
 )
 """What makes another program of one, of which eqns, and what that is for a person."""
 
+FORM = "rearranged"
+"""What the program of such a search is; it is not rearranged again."""
+
 WORTH = 1.05
 """How much extra work loops have to take for it to be tried."""
 
@@ -34,7 +37,8 @@ class Rearrangement:
     def better_than(self, loops: Found, limit: int, portable: bool) -> Found | None:
         """Its loops, where those of the program as written do some work twice and these do less of it."""
         candidate, before = loops.candidate, self._search.original_estimate
-        if candidate is None or candidate.estimate.work <= WORTH * before.work or self._beside is None:
+        done = self._search.form == FORM
+        if done or candidate is None or candidate.estimate.work <= WORTH * before.work or self._beside is None:
             return None
         found, fits = self._beside.rewritten(limit, portable)
         if not fits or found.candidate is None or found.candidate.estimate.work >= candidate.estimate.work:
@@ -55,7 +59,7 @@ class Rearrangement:
     @functools.cached_property
     def _beside(self) -> Search | None:
         program, rearranged = self._rearranged
-        return self._search.beside(program, "rearranged") if rearranged else None
+        return self._search.beside(program, FORM) if rearranged else None
 
 
 def _described(program: Program, eqns: Iterable[int], why: str) -> Iterator[Rearranged]:
