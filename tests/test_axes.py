@@ -145,7 +145,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[int, set[int]]]
     "stack": (lambda x, y: jnp.stack([x, y], 1), (floats(7, 4), floats(7, 4)), {0: {0, 1}}),
     "split": (lambda x: jnp.split(x, [2, 3], axis=1)[1:], (floats(7, 6),), {0: {0}}),
     "rev": (lambda x: jnp.flip(x, 0), (floats(7, 6),), {0: {1}}),
-    "dynamic_slice": (lambda x: lax.dynamic_slice_in_dim(x, 2, 3, axis=1), (floats(7, 6),), {0: {0}}),
+    "dynamic_slice": (lambda x, i: lax.dynamic_slice(x, (0, i), (7, 3)), (floats(7, 6), np.int32(2)), {0: {0}}),
+    "static_slice": (lambda x: lax.dynamic_slice_in_dim(x, 2, 3, axis=1), (floats(7, 6),), {0: {0, 1}}),
     "dynamic_update_slice": (
         lambda x, u: lax.dynamic_update_slice_in_dim(x, u, 1, axis=1),
         (floats(7, 6), floats(7, 2)),
