@@ -90,6 +90,23 @@ def test_a_variance_takes_one_loop(name: str, offset: float, chunk: int) -> None
     agree(got, jax.jit(fn)(given), 2e-2 if name == "bfloat16" else 1e-4)
 
 
+def test_a_variance_in_one_loop_has_a_gradient() -> None:
+    """Of the loop itself: before the first chunk there is no mean, which must not make it NaN."""
+    x = values()[0]
+    streaming = streamed_by_rows(lambda x: jnp.var(2 * x, axis=0), x)
+    in_chunks = rewrite(streaming, dict.fromkeys(streaming.loops, 64))
+    got = jax.grad(lambda x: jnp.sum(in_chunks(x)[0] ** 2))(x)
+    agree(got, jax.grad(lambda x: jnp.sum(jnp.var(2 * x, 0) ** 2))(x), 1e-3)
+
+
+def test_a_sum_below_a_maximum_has_a_gradient() -> None:
+    x = odd()[:, 12:16]
+    streaming = streamed_by_rows(lambda x: logsumexp(2 * x, axis=0), x)
+    in_chunks = rewrite(streaming, dict.fromkeys(streaming.loops, 64))
+    got = jax.grad(lambda x: jnp.sum(in_chunks(x)[0]))(x)
+    agree(got, jax.grad(lambda x: jnp.sum(logsumexp(2 * x, axis=0)))(x), 1e-4)
+
+
 def test_a_variance_of_infinities_is_nan() -> None:
     x = odd()
     streaming = streamed_by_rows(lambda x: jnp.var(2 * x, axis=0), x)

@@ -179,10 +179,9 @@ def running_values(program: Program, online: Online, result: Any, rows: Any, of:
       result: the maximum, or the sum, of the first `rows` of all `of` rows.
     """
     result = lax.convert_element_type(result, aval_of(online.result).dtype)
-    if (
-        online.kind == "square"
-    ):  # as large as it would be, were all rows like these: their mean follows as it will at last
-        return known_values(program, online, result * (of / lax.convert_element_type(rows, result.dtype)))
+    if online.kind == "square":  # what the sum would be, were all rows like these; of none it is 0
+        share = of / lax.convert_element_type(jnp.maximum(rows, 1), result.dtype)
+        return known_values(program, online, result * share)
     env = known_values(program, online, result)
     for view in online.views:  # where all so far is minus infinity, differences from it would be NaN
         env[view] = jnp.where(jnp.isneginf(env[view]), jnp.zeros_like(env[view]), env[view])
@@ -196,12 +195,13 @@ def moved(online: Online, total: Any, result: Any, before: Any, after: Any, rows
       result: the maximum, or the sum, of these rows.
     """
     distance = lax.convert_element_type(before - after, total.dtype).reshape(total.shape)
-    if online.kind == "exp":  # nothing stays nothing, however far the two are apart
-        return jnp.where(total == 0, total, total * jnp.exp(distance))
+    if online.kind == "exp":  # nothing stays nothing, however far the two are apart, and so does its gradient
+        nothing = total == 0
+        return jnp.where(nothing, total, total * jnp.exp(jnp.where(nothing, 0, distance)))
     count = lax.convert_element_type(rows, total.dtype) * (online.count / of)
     about = lax.convert_element_type(before, total.dtype).reshape(total.shape)
     off = lax.convert_element_type(result, total.dtype).reshape(total.shape) - count * about  # none about the mean
-    return jnp.where(rows == 0, total, total + distance * (2 * off + count * distance))
+    return total + distance * (2 * off + count * distance)
 
 
 def finished(online: Online, total: Any, shift: Any) -> Any:
