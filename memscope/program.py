@@ -21,6 +21,9 @@ Atom = jex_core.Var | jex_core.Literal
 
 LARGE_EQNS = 1000
 
+LARGE = 1 / 8
+"""An array of at least this fraction of the largest one is large."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
@@ -76,6 +79,11 @@ class Program:
         """What stands for the flat arguments when the program is traced or compiled again."""
         avals = map(aval_of, self.jaxpr.invars)
         return [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
+
+    @functools.cached_property
+    def large_bytes(self) -> float:
+        """Bytes from which an intermediate is large, among those of the program."""
+        return LARGE * max((nbytes(v) for v in self.producer), default=0)
 
     @property
     def is_large(self) -> bool:

@@ -9,9 +9,8 @@ from typing import Any
 from jax.extend import core as jex_core
 
 from .axes.factor import shape_of
-from .program import Program, is_var, nbytes
+from .program import LARGE, Program, is_var, nbytes
 from .stream import Closure, Obstacle, Streaming
-from .stream.closure import LARGE
 from .stream.structure import sink_vars
 
 Var = jex_core.Var

@@ -29,9 +29,6 @@ Var = jex_core.Var
 Scales = tuple[tuple[Var, str], ...]
 """Numbers, and whether each is to be a factor ("mul") or a divisor ("div"), in turn."""
 
-LARGE = 1 / 8
-"""A term of at least this fraction of the largest intermediate is worth it."""
-
 
 def scale_late(program: Program, target: Target) -> tuple[Program, tuple[int, ...]]:
     """The program with late factors applied as late as can be, and the eqns whose results are scaled then.
@@ -54,7 +51,7 @@ class _Delay:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._at_least = LARGE * max((nbytes(v) for v in program.producer), default=0)
+        self._at_least = program.large_bytes
         self._late = self._late_vars()
         self._sources = {v for v in self._late if not shape_of(v)}
         self.scales = self._settled()

@@ -16,7 +16,7 @@ from ..axes import At, Blocked, Extent, Factor, Misaligned, Share, Window
 from ..axes.factor import onto, shape_of
 from ..axes.table import reason
 from ..axes.windows import WINDOWS
-from ..program import Program, is_var, nbytes
+from ..program import LARGE, Program, is_var, nbytes
 from .carried import SEQUENTIAL
 from .free import generated_vars, relayout_vars
 from .loops import arrange
@@ -29,9 +29,6 @@ from .tasks import Task, fold_task, tasks_for
 Var = jex_core.Var
 Option = Sequence[Sink]
 """Sinks that together leave behind all that an eqn has to: one way to compute them."""
-
-LARGE = 1 / 8
-"""An array of at least this fraction of the largest streamed one is large."""
 
 IN_STEP = "its steps run one after the other, and not all of them are taken"
 IN_TURN = "its steps run one after the other, so that its last state takes all of them"

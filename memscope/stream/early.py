@@ -36,9 +36,6 @@ from .tasks import Task
 
 Var = jex_core.Var
 
-LARGE = 1 / 8
-"""An array of at least this fraction of the largest intermediate is worth picking rows of before it is made."""
-
 FEW = 1 / 16
 """Of an array's rows, how many are few enough to be computed a second time."""
 
@@ -75,8 +72,7 @@ def pick_early(program: Program, target: Target) -> tuple[Program, tuple[int, ..
 
     The program itself, and none, where there are none.
     """
-    at_least = LARGE * max((nbytes(v) for v in program.producer), default=0)
-    inside = {v for v in program.producer if nbytes(v) >= at_least and v not in program.outputs}
+    inside = {v for v in program.producer if nbytes(v) >= program.large_bytes and v not in program.outputs}
     inside |= generated_vars(program)
     picks = {i: pick for i in range(len(program.eqns)) if (pick := _pick(program, i, inside)) is not None}
     if not picks:
