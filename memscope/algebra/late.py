@@ -52,8 +52,7 @@ class _Delay:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._at_least = program.large_bytes
-        self._late = self._late_vars()
-        self._sources = {v for v in self._late if not shape_of(v)}
+        self._sources = {v for v in self._late_vars() if not shape_of(v)}
         self.scales = self._settled()
         worth = {source for v, scales in self.scales.items() if nbytes(v) >= self._at_least for source, _ in scales}
         if worth != self._sources:
@@ -97,7 +96,7 @@ class _Delay:
         """The scales of an eqn's results, where it can be computed without them; None where it has none, or can't."""
         if not all(_scales_exactly(v) for v in eqn.outvars):
             return None
-        held = {i for i, a in enumerate(eqn.invars) if is_var(a) and a in scales}
+        held = _held(eqn, scales)
         own = self._own_scale(eqn, held)
         if not held:
             return own
@@ -133,8 +132,7 @@ class _Delay:
             taken = self._taken(eqn, self.scales)
             if taken is None:
                 continue
-            held = {i for i, a in enumerate(eqn.invars) if is_var(a) and a in self.scales}
-            own = self._own_scale(eqn, held)
+            own = self._own_scale(eqn, _held(eqn, self.scales))
             applied = () if self.scales.keys() >= {*eqn.outvars} else taken
             if own or applied:
                 found[index] = functools.partial(_compute, eqn, own, applied)
@@ -145,6 +143,11 @@ class _Delay:
         """The eqns whose results are scaled at last."""
         eqns = enumerate(self._program.eqns)
         return tuple(i for i, eqn in eqns if self._taken(eqn, self.scales) and not self.scales.keys() >= {*eqn.outvars})
+
+
+def _held(eqn: Eqn, scales: Mapping[Var, Scales]) -> set[int]:
+    """The numbers of the operands that are computed without some factor."""
+    return {i for i, a in enumerate(eqn.invars) if is_var(a) and a in scales}
 
 
 def _scales_exactly(atom: Atom) -> bool:
