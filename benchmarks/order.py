@@ -20,8 +20,8 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -245,26 +245,31 @@ def cells(row: Row) -> list[str]:
     ]
 
 
+R = TypeVar("R", Row, GpuRow)
+
+
+def report(
+    rows: Iterable[R], header: str, cells: Callable[[R], list[str]], summary: Callable[[Sequence[R]], str], name: str
+) -> None:
+    """Prints each row as it comes, then all as a table with what they come to, and writes them to a file."""
+    made: list[R] = []
+    for row in rows:
+        made.append(row)
+        print("  " + "  ".join(cells(row)), file=sys.stderr, flush=True)
+    print(table(header.split("|"), [cells(row) for row in made]))
+    print("\n" + summary(made))
+    print(f"written to {write_json(name, [dataclasses.asdict(row) for row in made])}")
+
+
 def main_here(chosen: Sequence[Program], seconds: float, budget: float) -> None:
-    rows = []
-    for program in chosen:
-        rows.append(run(program, seconds, budget))
-        print("  " + "  ".join(cells(rows[-1])), file=sys.stderr, flush=True)
     header = "program|instructions|default MB|memory MB|best MB|bound MB|cut|of better|gap|search s|all s|off|time|same"
-    print(table(header.split("|"), [cells(row) for row in rows]))
-    print("\n" + summary(rows))
-    print(f"written to {write_json('order.json', [dataclasses.asdict(row) for row in rows])}")
+    report((run(program, seconds, budget) for program in chosen), header, cells, summary, "order.json")
 
 
 def main_on(target: str, chosen: Sequence[Program], seconds: float) -> None:
-    rows = []
-    for program in chosen:
-        rows.append(run_on(target, program, seconds))
-        print("  " + "  ".join(gpu_cells(rows[-1])), file=sys.stderr, flush=True)
     header = "program|instructions|default MB|best MB|cut|bytes moved|compiles|search s|all s|the best"
-    print(table(header.split("|"), [gpu_cells(row) for row in rows]))
-    print("\n" + gpu_summary(rows))
-    print(f"written to {write_json(f'order_{target}.json', [dataclasses.asdict(row) for row in rows])}")
+    rows = (run_on(target, program, seconds) for program in chosen)
+    report(rows, header, gpu_cells, gpu_summary, f"order_{target}.json")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
