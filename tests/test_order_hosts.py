@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from random import Random
 
 import pytest
 
-from memscope.schedule.hosts import Hosts, hosts_of
+from memscope.schedule.hosts import Hosts, bound_by_nodes, hosts_of
 from memscope.schedule.problem import Loan, Order, OrderProblem, Storage
 
 from .random_orders import least_peak, random_problem
@@ -109,3 +110,25 @@ def test_no_bound_is_above_what_the_best_order_needs(seed: int) -> None:
     highest = [host.most for host in hosts.hosts]
     for prices in (highest, *hosts.prices(), [random.randint(0, most) for most in highest]):
         assert least_peak(hosts.priced(prices)) - sum(prices) <= needed
+    order = random.choice(all_orders(hosts.problem))
+    assert bound_by_nodes(hosts, order, enough=1 << 40, deadline=math.inf) <= needed
+
+
+def test_a_node_does_without_memory_that_nothing_can_lie_in_while_it_runs() -> None:
+    """One after another; 0 fits into the result 5 and is gone before the peak, 1 and 2 fit into the result 6."""
+    sizes_and_users = (
+        (6, 0, (1,)),
+        (4, 1, (2, 5)),
+        (4, 2, (3, 5)),
+        (20, 3, (4,)),
+        (1, 4, (5,)),
+        (6, 5, (6, 7)),
+        (4, 6, (7,)),
+    )
+    storages = tuple(Storage(size, (writer,), readers) for size, writer, readers in sizes_and_users)
+    problem = OrderProblem(((8,), *((n, 8) for n in range(6)), (*range(7), 8), ()), storages)
+    hosts = hosts_of(problem, 5, [(5,), (6,)], [])
+    assert hosts is not None
+    order = (8, *range(8))
+    assert max(least_peak(hosts.priced(prices)) - sum(prices) for prices in (*hosts.prices(), (6, 4))) == 20
+    assert bound_by_nodes(hosts, order, enough=100, deadline=math.inf) == unhosted(hosts, order) == 25

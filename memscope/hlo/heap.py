@@ -74,13 +74,20 @@ def block_of_groups(groups: Sequence[Group]) -> Block:
 
 def best_fit(blocks: Sequence[Block], alignment: int = ALIGNMENT) -> Heap:
     """The heap that XLA would make of these blocks."""
+    heap = best_fit_within(blocks, None, alignment)
+    assert heap is not None
+    return heap
+
+
+def best_fit_within(blocks: Sequence[Block], limit: int | None, alignment: int = ALIGNMENT) -> Heap | None:
+    """The same, or None where it would be larger than the limit: that often shows before all of it is laid out."""
     clocked = _clocked(blocks)
     orders: tuple[Callable[[int], tuple[int, ...]], ...] = (
         lambda i: (-clocked[i].bytes, clocked[i].spans[0][0] - clocked[i].spans[0][1], i),
         lambda i: (clocked[i].spans[0][0] - max(end for _, end in clocked[i].spans), -clocked[i].bytes, i),
     )
-    heaps = [_placed(clocked, sorted(range(len(clocked)), key=key), alignment) for key in orders]
-    return min(heaps, key=lambda heap: heap.bytes)
+    heaps = [_placed(clocked, sorted(range(len(clocked)), key=key), limit, alignment) for key in orders]
+    return min((heap for heap in heaps if heap is not None), key=lambda heap: heap.bytes, default=None)
 
 
 def _clocked(blocks: Sequence[Block]) -> list[Block]:
@@ -110,7 +117,7 @@ def _events(number: int, block: Block) -> Iterator[tuple[int, int, tuple[int, ..
             yield ends[k], 1, turn, 0, (number, k, 1)
 
 
-def _placed(blocks: Sequence[Block], order: Iterable[int], alignment: int) -> Heap:
+def _placed(blocks: Sequence[Block], order: Iterable[int], limit: int | None, alignment: int) -> Heap | None:
     count = sum(len(block.spans) for block in blocks)
     starts, ends, lows, highs = (np.zeros(count, np.int64) for _ in range(4))
     placed, top = 0, 0
@@ -125,6 +132,8 @@ def _placed(blocks: Sequence[Block], order: Iterable[int], alignment: int) -> He
             starts[placed], ends[placed], lows[placed], highs[placed] = start, end, offset, offset + block.bytes
             placed += 1
         offsets[i], top = offset, max(top, offset + block.bytes)
+        if limit is not None and top > limit:
+            return None
     return Heap(top, tuple(offsets))
 
 

@@ -57,27 +57,129 @@ class Sharing:
             self._parent[b] = a
 
 
-def place(
-    flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span], take_over: TakeOver | None = None
-) -> list[Group]:
-    """The values in groups, each with its kind; temporaries hosted in results' memory where they fit.
+class Rules:
+    """What XLA's placement of a module's values goes by whatever the order: found once, applied to many orders.
 
     Args:
       take_over: which results may be written over an operand; XLA CPU's rule where it is not given.
     """
-    members = sharing_values(flow, sorted(ranges, key=lambda v: (schedule.time.get(v[0], 0), v[1])))
-    results = result_values(flow)
-    lendings = list(_lendings(flow, schedule, ranges, take_over or may_take_over))
-    groups = [_group(flow.module, values, ranges, results) for values in members]
-    return _lend(flow, _host(flow, groups, frozenset(lendings), ranges), lendings, ranges)
+
+    def __init__(self, flow: Dataflow, take_over: TakeOver | None = None) -> None:
+        self.flow = flow
+        self._take_over = take_over or may_take_over
+        self._results = result_values(flow)
+        self._arguments = {p.id: number for number, p in flow.module.entry.parameters.items()}
+        self._order = text_order(flow.module)
+        self._sharing: Sharing | None = None
+        self._takers: dict[int, tuple[tuple[Position, Position], ...]] = {}
+        self._operands: dict[int, frozenset[Position]] = {}
+
+    def place(self, schedule: Schedule, ranges: dict[Position, Span]) -> list[Group]:
+        """The values in groups, each with its kind; temporaries hosted in results' memory where they fit."""
+        self._sharing = self._sharing or _sharing(self.flow, ranges.keys())
+        values = sorted(ranges, key=lambda v: (schedule.time.get(v[0], 0), v[1]))
+        groups = [self._group(together, ranges) for together in _together(self.flow, values, self._sharing)]
+        lendings = list(self._lendings(schedule, ranges))
+        return self._lend(self._host(groups, frozenset(lendings), ranges), lendings, ranges)
+
+    def text_order(self, group: Group) -> int:
+        """Where the first of a group's values stands in the module's text."""
+        return self._order(group.values)
+
+    def _group(self, values: tuple[Position, ...], ranges: dict[Position, Span]) -> Group:
+        first = self.flow.module.instructions[values[0][0]]
+        parameter = next((self._arguments[i] for i, _ in values if i in self._arguments), None)
+        kind: Kind = "temporary"
+        if parameter is not None:
+            kind = "argument"
+        elif not self._results.isdisjoint(values):
+            kind = "output"
+        elif first.opcode == "constant":
+            kind = "constant"
+        shape = first.shape.at(values[0][1])
+        return Group(values, shape, shape.bytes, kind, tuple(ranges[v] for v in values), parameter)
+
+    def _lendings(self, schedule: Schedule, ranges: dict[Position, Span]) -> Iterator[tuple[Position, Position]]:
+        """(lender, borrower) of each result that may take the place of an operand read for the last time."""
+        for time, instruction in enumerate(schedule.instructions):
+            if instruction.id not in self._takers:
+                self._takers[instruction.id] = tuple(self._take_over(self.flow, instruction))
+            for value, result in self._takers[instruction.id]:
+                if value in ranges and ranges[value][1] == time:
+                    yield value, result
+
+    def _lend(
+        self, groups: list[Group], lendings: list[tuple[Position, Position]], ranges: dict[Position, Span]
+    ) -> list[Group]:
+        """Ends each lender one step sooner: from then on its borrower counts.
+
+        Only a temporary that has no place yet can borrow, and only from another one, which it reads under its own
+        name; neither shares its memory with other values anyway.
+        """
+        alone = {g.values[0] for g in groups if g.kind == "temporary" and not g.hosted and len(g.values) == 1}
+        lender_of: dict[Position, Position] = {}
+        lent: set[Position] = set()
+        for lender, borrower in lendings:
+            reads = lender[0] in self.flow.module.instructions[borrower[0]].operands
+            if reads and {lender, borrower} <= alone and lender not in lent and borrower not in lender_of:
+                lent.add(lender)
+                lender_of[borrower] = lender
+        return [_lent(g, ranges, lent, lender_of) for g in groups]
+
+    def _host(
+        self, groups: list[Group], lendings: frozenset[tuple[Position, Position]], ranges: dict[Position, Span]
+    ) -> list[Group]:
+        """Marks the temporaries that fit into a result's memory while nothing else is there.
+
+        In the order of XLA's `BufferAssigner`: large ones first, each into memory where one of its operands is, else
+        into the smallest that was set aside last.
+        """
+        taken = (g for g in groups if not self._results.isdisjoint(g.values))
+        hosts = [_Room(g.bytes, list(g.values)) for g in sorted(taken, key=lambda g: (g.bytes, -self.text_order(g)))]
+        hosted: set[int] = set()
+        temporaries = (g for g in groups if g.kind == "temporary")
+        for group in sorted(temporaries, key=lambda g: (-g.bytes, self.text_order(g))):
+            large = [host for host in hosts if group.bytes <= host.bytes]
+            operands = self._operands_of(group) if large else frozenset()
+            beside = [host for host in large if not operands.isdisjoint(host.guests)]
+            for host in (*beside, *large):
+                if not _interfere(group.values, host.guests, lendings, ranges):
+                    host.guests.extend(group.values)
+                    hosted.add(id(group))
+                    break
+        return [dataclasses.replace(g, hosted=True) if id(g) in hosted else g for g in groups]
+
+    def _operands_of(self, group: Group) -> frozenset[Position]:
+        """The values that a group's instructions read."""
+        for instruction, _ in group.values:
+            if instruction not in self._operands:
+                operands = self.flow.module.instructions[instruction].operands
+                self._operands[instruction] = frozenset(self.flow.value((o, ())) for o in operands)
+        return frozenset().union(*(self._operands[instruction] for instruction, _ in group.values))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Room:
+    """A result's memory, and the values that take turns in it."""
+
+    bytes: int
+    guests: list[Position]
 
 
 def sharing_values(flow: Dataflow, values: Sequence[Position]) -> list[tuple[Position, ...]]:
     """The values, tuples left out, in sets of those that lie in one piece of memory whatever the order."""
-    known, sharing = set(values), Sharing()
+    return _together(flow, values, _sharing(flow, frozenset(values)))
+
+
+def _sharing(flow: Dataflow, known: Collection[Position]) -> Sharing:
+    sharing = Sharing()
     for a, b in _must_share(flow):
         if a in known and b in known:
             sharing.join(a, b)
+    return sharing
+
+
+def _together(flow: Dataflow, values: Iterable[Position], sharing: Sharing) -> list[tuple[Position, ...]]:
     members: dict[object, list[Position]] = {}
     for value in values:
         if not flow.module.instructions[value[0]].shape.at(value[1]).is_tuple:
@@ -89,26 +191,6 @@ def result_values(flow: Dataflow) -> frozenset[Position]:
     """The values that the entry computation returns."""
     root = flow.module.instructions[flow.module.entry.root]
     return frozenset(flow.value((root.id, index)) for index, _ in root.shape.leaves())
-
-
-def _group(
-    module: Module,
-    values: tuple[Position, ...],
-    ranges: dict[Position, Span],
-    results: frozenset[Position],
-) -> Group:
-    first = module.instructions[values[0][0]]
-    arguments = {p.id: number for number, p in module.entry.parameters.items()}
-    parameter = next((arguments[i] for i, _ in values if i in arguments), None)
-    kind: Kind = "temporary"
-    if parameter is not None:
-        kind = "argument"
-    elif results & set(values):
-        kind = "output"
-    elif first.opcode == "constant":
-        kind = "constant"
-    shape = first.shape.at(values[0][1])
-    return Group(values, shape, shape.bytes, kind, tuple(ranges[v] for v in values), parameter)
 
 
 def _must_share(flow: Dataflow) -> Iterator[tuple[Position, Position]]:
@@ -156,16 +238,6 @@ def _past_bitcasts(by_id: dict[int, Instruction], instruction: Instruction) -> I
     return instruction
 
 
-def _lendings(
-    flow: Dataflow, schedule: Schedule, ranges: dict[Position, Span], take_over: TakeOver
-) -> Iterator[tuple[Position, Position]]:
-    """(lender, borrower) of each result that may take the place of an operand read for the last time."""
-    for time, instruction in enumerate(schedule.instructions):
-        for value, result in take_over(flow, instruction):
-            if value in ranges and ranges[value][1] == time:
-                yield value, result
-
-
 def may_take_over(flow: Dataflow, instruction: Instruction) -> Iterator[tuple[Position, Position]]:
     """(operand, result) of each result that could be written over an operand, were that read for the last time."""
     instructions = flow.module.instructions
@@ -188,58 +260,19 @@ def _elementwise_operands(module: Module, instruction: Instruction) -> Collectio
     return module.by_id[instruction.called[0]].elementwise_parameters
 
 
-def _lend(
-    flow: Dataflow, groups: list[Group], lendings: list[tuple[Position, Position]], ranges: dict[Position, Span]
-) -> list[Group]:
-    """Ends each lender one step sooner: from then on its borrower counts.
-
-    Only a temporary that has no place yet can borrow, and only from another one, which it reads under its own name;
-    neither shares its memory with other values anyway.
-    """
-    alone = {g.values[0] for g in groups if g.kind == "temporary" and not g.hosted and len(g.values) == 1}
-    lender_of: dict[Position, Position] = {}
-    lent: set[Position] = set()
-    for lender, borrower in lendings:
-        reads = lender[0] in flow.module.instructions[borrower[0]].operands
-        if reads and {lender, borrower} <= alone and lender not in lent and borrower not in lender_of:
-            lent.add(lender)
-            lender_of[borrower] = lender
-    return [
-        dataclasses.replace(
-            g, spans=tuple(_until(ranges[v], v in lent) for v in g.values), taken_from=lender_of.get(g.values[0])
-        )
-        for g in groups
-    ]
+def _lent(
+    group: Group, ranges: dict[Position, Span], lent: set[Position], lender_of: dict[Position, Position]
+) -> Group:
+    lender = lender_of.get(group.values[0])
+    if lender is None and lent.isdisjoint(group.values):
+        return group
+    return dataclasses.replace(
+        group, spans=tuple(_until(ranges[v], v in lent) for v in group.values), taken_from=lender
+    )
 
 
 def _until(span: Span, lent: bool) -> Span:
     return (span[0], max(span[0], span[1] - 1)) if lent else span
-
-
-def _host(
-    flow: Dataflow, groups: list[Group], lendings: frozenset[tuple[Position, Position]], ranges: dict[Position, Span]
-) -> list[Group]:
-    """Marks the temporaries that fit into a result's memory while nothing else is there.
-
-    In the order of XLA's `BufferAssigner`: large ones first, each into memory where one of its operands is, else
-    into the smallest that was set aside last.
-    """
-    order, results = text_order(flow.module), result_values(flow)
-    taken = (g for g in groups if not results.isdisjoint(g.values))
-    hosts = sorted(taken, key=lambda g: (g.bytes, -order(g.values)))
-    guests = {id(g): list(g.values) for g in hosts}
-    hosted: set[int] = set()
-    temporaries = (g for g in groups if g.kind == "temporary")
-    for group in sorted(temporaries, key=lambda g: (-g.bytes, order(g.values))):
-        operands = {flow.value((o, ())) for i, _ in group.values for o in flow.module.instructions[i].operands}
-        beside = [g for g in hosts if not operands.isdisjoint(guests[id(g)])]
-        for host in (*beside, *hosts):
-            values = guests[id(host)]
-            if group.bytes <= host.bytes and not _interfere(group.values, values, lendings, ranges):
-                values.extend(group.values)
-                hosted.add(id(group))
-                break
-    return [dataclasses.replace(g, hosted=True) if id(g) in hosted else g for g in groups]
 
 
 def text_order(module: Module) -> Callable[[Iterable[Position]], int]:

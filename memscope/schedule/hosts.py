@@ -11,20 +11,31 @@ as one that lies in `h` saves its size, `w(t)` of which is counted and `u(h)` pa
 problem again, and what bounds its peak bounds the temporaries, for any prices: high ones do where more temporaries
 would fit than there are hosts, a price of nothing where there are more hosts than temporaries.
 
-A temporary fits where it is no larger, and where some order has one of the two gone before the other is there.
+A temporary fits where it is no larger, and where some order has one of the two gone before the other is there. While
+one node runs fewer fit: results that surely are there, and temporaries that surely are not, need no price. So prices
+are set node by node as well (`Hosts.at`), and the bound of a node is one minimum cut (`bound_by_nodes`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 
-from .problem import Order, OrderProblem
+from .bound import Cuts
+from .problem import Order, OrderProblem, Storage
 from .reach import Reach, bits, members
+from .tighten import tighten
 
 MOST_PRICES = 8
 """How many prices are thought of at the most."""
+
+CRITICAL, MOST_CRITICAL = 12, 4
+"""How many nodes are looked at one by one, those that run while the most is held; and under what a limit implies."""
+
+LIMITS = 4
+"""How many limits are asked for what they imply."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +93,42 @@ class Hosts:
                 sizes[storage] = price
         return _resized(self.problem, sizes)
 
+    def at(self, node: int, reach: Reach) -> OrderProblem:
+        """The problem with prices that hold while the node runs; they are its `extra` there, with the sign turned.
+
+        Args:
+          reach: which nodes run before which, in all orders in question.
+        """
+        sizes = [storage.bytes for storage in self.problem.storages]
+        extra = list(self.problem.extra or (0,) * self.problem.size)
+        inside = bool(extra[node])
+        for host in self.hosts:
+            guests = self._guests_at(host, node, reach)
+            price = max((host.most_inside if inside else 0, *(self.problem.storages[t].bytes for t in guests)))
+            for storage in host.storages:
+                sizes[storage] = price
+            extra[node] -= price
+        return dataclasses.replace(_resized(self.problem, sizes), extra=tuple(extra))
+
+    def _guests_at(self, host: Host, node: int, reach: Reach) -> Iterable[int]:
+        """The temporaries that may be alive while the node runs, and may lie in the host then."""
+        before, after = reach.ancestors[node], reach.descendants[node]
+        *given, made = (self._users[storage] for storage in host.storages)
+        if made & before or any(users & after for users in given):
+            return
+        for guest in host.guests:
+            users = self._users[guest]
+            first, last = reach.first(members(users)), reach.last(members(users))
+            sure_before = functools.reduce(int.__and__, (reach.ancestors[n] for n in first))
+            sure_after = functools.reduce(int.__and__, (reach.descendants[n] for n in last))
+            alive = users & ~after and users & ~before
+            if alive and not made & sure_before and not any(users & sure_after for users in given):
+                yield guest
+
+    @functools.cached_property
+    def _users(self) -> tuple[int, ...]:
+        return tuple(bits(storage.users) for storage in self.problem.storages if isinstance(storage, Storage))
+
     def with_ends(self, order: Order) -> Order:
         """An order of the computation's nodes as one of the problem's."""
         return (len(order) + 1, *order, len(order))
@@ -89,6 +136,50 @@ class Hosts:
     def without_ends(self, order: Order) -> Order:
         """The other way round."""
         return tuple(node for node in order if node < self.problem.size - 2)
+
+
+def bound_by_nodes(hosts: Hosts, order: Order, enough: int, deadline: float) -> int:
+    """Bytes of temporaries outside results' memory that no order does without, by prices of each node's own.
+
+    Args:
+      order: a good one; the nodes are looked at that run while it holds the most.
+      enough: no better bound than this is looked for.
+      deadline: by `time.monotonic`; the bound is valid when it comes.
+    """
+    full = hosts.full
+    held = dict(zip(order, full.held(order), strict=True))
+    nodes = sorted(held, key=lambda node: -held[node])[:CRITICAL]
+    cuts = Cuts(full)
+    low, high = _least(hosts, cuts, nodes[0]), enough
+    for node in nodes[1:]:
+        if low < enough and time.monotonic() < deadline:
+            low = max(low, _least(hosts, cuts, node))
+    for _ in range(LIMITS):
+        limit = (low + high) // 2
+        if low >= high or time.monotonic() > deadline:
+            break
+        if _is_too_low(hosts, cuts, limit, nodes[:MOST_CRITICAL], deadline):
+            low = limit + 1
+        else:
+            high = limit
+    return low
+
+
+def _is_too_low(hosts: Hosts, cuts: Cuts, limit: int, nodes: Sequence[int], deadline: float) -> bool:
+    """Whether it is proved that every order holds more than the limit outside results' memory.
+
+    An order that did not would run some nodes before others; under these precedences a node may need more.
+    """
+    tight = tighten(cuts, limit + hosts.bytes, nodes, deadline)
+    if tight is None:
+        return True
+    return any(time.monotonic() < deadline and _least(hosts, tight, node) > limit for node in nodes)
+
+
+def _least(hosts: Hosts, cuts: Cuts, node: int) -> int:
+    """The least outside results' memory while the node runs, under the precedences of the cuts' problem."""
+    problem = dataclasses.replace(hosts.at(node, cuts.reach), predecessors=cuts.problem.predecessors)
+    return Cuts(problem).least(node).bytes
 
 
 def hosts_of(

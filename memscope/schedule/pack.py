@@ -6,6 +6,7 @@ heap is exact and takes some ten milliseconds, so that a few hundred moves can b
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -14,11 +15,20 @@ from ..hlo.heap import Block, Heap
 from ..hlo.module import Module
 from ..hlo.ranges import flatten
 from .from_hlo import ComputationOrder
-from .predict import in_order, temporary_heap
+from .predict import HeapModel, in_order, temporary_heap
 from .problem import Order
 
-PATIENCE = 400
-"""Moves without a gain after which no more are tried."""
+PATIENCE = 300
+"""Moves without a gain after which a walk ends, and another one begins somewhere else."""
+
+WORTH, CLOSE = 0.001, 0.01
+"""How far from the bound a heap may be for a walk to end, and for no other one to begin."""
+
+STUCK, DRIFT = 100, 0.002
+"""After so many moves in vain the heap may be by this share above the lowest: many a better one lies behind worse.
+
+The threshold of Dueck's record-to-record travel (1993); with more of it the walk lost its way.
+"""
 
 HIGHEST = 0.98
 """Buffers that end above this part of the heap are those whose surroundings are changed."""
@@ -37,58 +47,88 @@ def packed(
     module: Module,
     computation: ComputationOrder,
     others: Mapping[int, Sequence[str]],
-    order: Order,
+    orders: Sequence[Order],
     bound: int,
     deadline: float,
 ) -> tuple[Order, int]:
-    """An order whose heap is no larger than that of the one given, and the bytes of that heap.
+    """An order whose heap is no larger than that of any of those given, and the bytes of that heap.
 
     Args:
       computation: what is ordered, of `module`.
       others: the orders of the module's other computations.
-      bound: bytes that no heap can go below: reaching them ends the search.
+      orders: where to start from, in turn; the best first.
+      bound: bytes that no heap can go below: being near them ends the search.
       deadline: when to stop, by `time.perf_counter`.
     """
-    walk = _Walk(module, computation, others, order)
-    since = 0
-    while since < PATIENCE and walk.heap.bytes > bound and time.perf_counter() < deadline:
-        since = 0 if walk.step() else since + 1
-    return walk.order, walk.heap.bytes
+    model = HeapModel(module)
+    best: _Walk | None = None
+    for seed, order in enumerate(itertools.cycle(orders)):
+        walk = _Walk(model, module, computation, others, order, random.Random(seed))
+        best = walk if best is None or walk.lowest < best.lowest else best
+        since = 0
+        while since < PATIENCE and best.lowest > (1 + WORTH) * bound and time.perf_counter() < deadline:
+            since = 0 if walk.step(DRIFT if since >= STUCK else 0.0) else since + 1
+            best = walk if walk.lowest < best.lowest else best
+        if best.lowest <= (1 + CLOSE) * bound or time.perf_counter() > deadline:
+            break
+    assert best is not None
+    return best.best, best.lowest
 
 
 class _Walk:
-    """A random walk over orders that never raises the heap."""
+    """A random walk over orders that keeps near the lowest heap so far.
+
+    Attributes:
+      best, lowest: the order whose heap is lowest, and the bytes of that.
+    """
 
     def __init__(
-        self, module: Module, computation: ComputationOrder, others: Mapping[int, Sequence[str]], order: Order
+        self,
+        model: HeapModel,
+        module: Module,
+        computation: ComputationOrder,
+        others: Mapping[int, Sequence[str]],
+        order: Order,
+        generator: random.Random,
     ) -> None:
+        self._model, self._generator = model, generator
         self._module, self._computation, self._others = module, computation, others
-        self._generator = random.Random(0)
         self._number = {node.name: n for n, node in enumerate(computation.nodes)}
-        self._accept(order, *self._laid_out(order))
+        ordered = self._in_order(order)
+        heap, blocks = temporary_heap(ordered)
+        self.best, self.lowest = order, heap.bytes
+        self._accept(order, ordered, heap, blocks)
 
-    def step(self) -> bool:
-        """Tries a move or a few; whether the heap is smaller for it."""
-        order = self._moved()
-        if order == self.order or self._computation.problem.peak(order) > SLACK * max(self.heap.bytes, self._live):
+    def step(self, drift: float) -> bool:
+        """Tries a move or a few; whether there is a lower heap for it.
+
+        Args:
+          drift: by what share of the lowest heap an order's may be above that.
+        """
+        order, most = self._moved(), int((1 + drift) * self.lowest)
+        if order == self._order or self._computation.problem.peak(order) > SLACK * max(most, self._live):
             return False
-        before, (ordered, heap, blocks) = self.heap.bytes, self._laid_out(order)
-        if heap.bytes <= before:
-            self._accept(order, ordered, heap, blocks)
-        return heap.bytes < before
+        ordered = self._in_order(order)
+        laid_out = self._model.lay_out(ordered, most)
+        if laid_out is None:
+            return False
+        self._accept(order, ordered, *laid_out)
+        if self._heap.bytes >= self.lowest:
+            return False
+        self.best, self.lowest = order, self._heap.bytes
+        return True
+
+    def _in_order(self, order: Order) -> Module:
+        sequence = self._computation.sequence(order)
+        return in_order(self._module, {**self._others, self._computation.computation.id: sequence})
 
     def _accept(self, order: Order, ordered: Module, heap: Heap, blocks: Sequence[Block]) -> None:
-        self.order, self.heap, self._blocks = order, heap, blocks
+        self._order, self._heap, self._blocks = order, heap, blocks
         self._live = self._computation.problem.peak(order)
         self._line = [self._number.get(i.name) for i in flatten(ordered).instructions]
 
-    def _laid_out(self, order: Order) -> tuple[Module, Heap, Sequence[Block]]:
-        sequence = self._computation.sequence(order)
-        ordered = in_order(self._module, {**self._others, self._computation.computation.id: sequence})
-        return ordered, *temporary_heap(ordered)
-
     def _moved(self) -> Order:
-        order = list(self.order)
+        order = list(self._order)
         nearby = self._nearby()
         for _ in range(self._generator.choice((1, 1, 2, 3))):
             focused = nearby and self._generator.random() < FOCUS
@@ -99,8 +139,8 @@ class _Walk:
         """The nodes that run around the life of one of the highest buffers."""
         highest = [
             block
-            for block, offset in zip(self._blocks, self.heap.offsets, strict=True)
-            if offset + block.bytes >= HIGHEST * self.heap.bytes
+            for block, offset in zip(self._blocks, self._heap.offsets, strict=True)
+            if offset + block.bytes >= HIGHEST * self._heap.bytes
         ]
         if not highest:
             return []

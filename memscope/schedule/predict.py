@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from ..hlo.dataflow import Dataflow
 from ..hlo.gpu_sharing import may_take_over_on_gpu
-from ..hlo.heap import ALIGNMENT, GPU_ALIGNMENT, Block, Heap, best_fit, block_of_groups, temporary_blocks
+from ..hlo.heap import ALIGNMENT, GPU_ALIGNMENT, Block, Heap, best_fit_within, block_of_groups, temporary_blocks
 from ..hlo.module import Computation, Module
-from ..hlo.place import place, text_order
+from ..hlo.place import Rules
 from ..hlo.ranges import flatten, live_ranges
 
 Sequences = Mapping[int, Sequence[str]]
@@ -27,10 +27,29 @@ def _sorted(computation: Computation, sequence: Sequence[str]) -> Computation:
     return dataclasses.replace(computation, instructions=tuple(by_name[name] for name in sequence))
 
 
+class HeapModel:
+    """The heap of a module's temporaries in any order, by the rules of XLA's CPU or GPU compiler.
+
+    Args:
+      module: in any order.
+    """
+
+    def __init__(self, module: Module, on_gpu: bool = False) -> None:
+        self._rules = Rules(Dataflow(module), may_take_over_on_gpu if on_gpu else None)
+        self._alignment = GPU_ALIGNMENT if on_gpu else ALIGNMENT
+
+    def lay_out(self, ordered: Module, limit: int | None = None) -> tuple[Heap, tuple[Block, ...]] | None:
+        """The heap of the same module in an order, and the blocks in it; None where it is larger than the limit."""
+        schedule = flatten(ordered)
+        groups = self._rules.place(schedule, live_ranges(self._rules.flow, schedule))
+        together = sorted(temporary_blocks(groups), key=lambda block: self._rules.text_order(block[0]))
+        blocks = tuple(map(block_of_groups, together))
+        heap = best_fit_within(blocks, limit, self._alignment)
+        return None if heap is None else (heap, blocks)
+
+
 def temporary_heap(module: Module, on_gpu: bool = False) -> tuple[Heap, tuple[Block, ...]]:
-    """The heap of a module's temporaries, by the rules of XLA's CPU or GPU compiler, and the blocks in it."""
-    flow, schedule = Dataflow(module), flatten(module)
-    ranges, order = live_ranges(flow, schedule), text_order(module)
-    together = temporary_blocks(place(flow, schedule, ranges, may_take_over_on_gpu if on_gpu else None))
-    blocks = tuple(block_of_groups(b) for b in sorted(together, key=lambda block: order(block[0].values)))
-    return best_fit(blocks, GPU_ALIGNMENT if on_gpu else ALIGNMENT), blocks
+    """The heap of a module's temporaries in the order that it has, and the blocks in it."""
+    laid_out = HeapModel(module, on_gpu).lay_out(module)
+    assert laid_out is not None
+    return laid_out

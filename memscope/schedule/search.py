@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from .bound import touched_bound
 from .donated import can_ask_otherwise, compile_with_results, given_back, results_as_made, without_donations
 from .from_hlo import ComputationOrder, OrderingProblems
 from .hook import ordering
+from .hosts import bound_by_nodes
 from .pack import packed
 from .predict import Sequences, in_order, temporary_heap
 from .problem import Order
@@ -46,6 +48,9 @@ PRICING, PRICE_SECONDS = 0.5, 0.5
 
 CLOSE = 0.01
 """How far the best order of a large program may be from the bound for XLA's other scheduler to be left out."""
+
+NEAR = 1.05
+"""How much larger than the smallest an order's heap may be for the walks to smaller ones to start from it as well."""
 
 WORTH = 0.001
 """By what share of the temporaries an order has to be better than another one to be worth a look."""
@@ -233,9 +238,8 @@ class _Orders:
         ranked = sorted(zip(map(self._predicted, candidates), orders, candidates, strict=True), key=lambda r: r[0])
         self._raise_bound(problem, ranked[0][1], (1 - WORTH) * ranked[0][0])
         if not self._module.donations:  # of an order that can't be set, only the bound is of use
-            order, predicted = packed(
-                self._module, problem, chosen, ranked[0][1], int((1 + WORTH) * self.bound), self._until
-            )
+            starts = [order for predicted, order, _ in ranked if predicted <= NEAR * ranked[0][0]]
+            order, predicted = packed(self._module, problem, chosen, starts, self.bound, self._until)
             ranked.insert(0, (predicted, order, {**chosen, computation.id: problem.sequence(order)}))
         return [(sequences, predicted) for predicted, _, sequences in ranked]
 
@@ -265,13 +269,16 @@ class _Orders:
         hosts = computation.hosts
         if hosts is None:
             return
-        until = time.perf_counter() + PRICING * self._left()
+        slack = self._inner_slack(computation)
+        order = hosts.with_ends(order)
+        until = time.monotonic() + PRICING * self._left()
+        self.bound = max(self.bound, bound_by_nodes(hosts, order, math.ceil(enough) + slack, until) - slack)
         for prices in hosts.prices():
-            left = until - time.perf_counter()
+            left = until - time.monotonic()
             if left < 0 or self.bound >= enough:
                 break
-            solution = solve(hosts.priced(prices), min(PRICE_SECONDS, left), [hosts.with_ends(order)])
-            self.bound = max(self.bound, solution.lower_bound_bytes - sum(prices) - self._inner_slack(computation))
+            solution = solve(hosts.priced(prices), min(PRICE_SECONDS, left), [order])
+            self.bound = max(self.bound, solution.lower_bound_bytes - sum(prices) - slack)
 
     def _hints(self, computation: ComputationOrder) -> list[Order]:
         """The orders of XLA's own schedulers, where they are orders of the same instructions."""
