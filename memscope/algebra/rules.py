@@ -16,6 +16,7 @@ from ..trace import trace_flat
 from .cheaper import Cheaper, Compute
 from .selection import selection_product
 from .sorting import first_of_sort
+from .symmetry import symmetric_transpose
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Simplification:
 Rule = Callable[[Program, int], Cheaper | None]
 """Of a program and the index of one of its eqns."""
 
-RULES: tuple[Rule, ...] = (selection_product,)
+RULES: tuple[Rule, ...] = (selection_product, symmetric_transpose)
 CPU_RULES: tuple[Rule, ...] = (*RULES, first_of_sort)
 """How `top_k` treats NaN is the platform's own."""
 
