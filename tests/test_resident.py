@@ -23,6 +23,7 @@ from memscope.stream import Closure, Resident, Streaming, rewrite
 from memscope.stream.reductions import Form
 from memscope.stream.resident import readers_of, slices_of
 from memscope.trace import trace, trace_flat
+from memscope_jupyter.rewrite import rewrite_html
 
 from .test_random_programs import run
 
@@ -189,6 +190,8 @@ def test_a_plan_says_what_it_keeps() -> None:
     assert text.count("float32[1500,1201]  its last ") == 2
     assert "    keeps        float32[1500,1201]  its last " in text
     assert "    takes        float32[1500,1201]  its last " in text
+    words = rewrite_html(plan_of(20))
+    assert words.index("are kept for a later loop") < words.index("are taken from there, and not computed again")
 
 
 def test_source_keeps_the_rows_too(tmp_path: pathlib.Path) -> None:

@@ -12,7 +12,7 @@ from ..cost import eqn_work, estimate
 from ..machine import Machine
 from ..sizes import format_bytes
 from ..stream import LoopPlan, Resident, Streaming, rewrite
-from ..stream.resident import Body, Slice, readers_of, slices_of
+from ..stream.resident import Body, Slice, kept_bytes, readers_of, slices_of
 from ..stream.tasks import Task
 from ..structures import Structure
 from ..trace import trace_flat
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WORTH = 1.02
 """How much extra work loops have to take for any of it to be worth keeping."""
 
-GAIN = 0.99
+GAIN = 0.98
 """How much of the work has to be left at most for another compile."""
 
 SLACK = 1 / 256
@@ -33,14 +33,17 @@ SLACK = 1 / 256
 SMALLER = 1
 """How many smaller sizes of chunks are looked at too, as they leave more room and go into it in smaller steps."""
 
-LESS_ROWS = 0.8
+LESS_ROWS = 0.9
 """How many of the rows that should fit are tried after more of them did not."""
 
 SLICES, TOGETHER = 64, 3
 """How many intermediates of a loop are looked at, those that take most work, and how many are kept at once."""
 
-LESS = 8
-"""How many times smaller chunks the loops take that have no share in the rows, where that costs no time."""
+READS = 0.01
+"""How much of what another loop is spared a loop has to be for it to read rows."""
+
+LESS, AS_FAST = 8, 1.01
+"""How many times smaller chunks the loops take that have no share in the rows, where that costs next to no time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +66,12 @@ class ResidentRows:
         self._options: dict[Structure, list[Option]] = {}
         self._made: dict[tuple[Candidate, Resident], Candidate] = {}
         self._without: dict[Candidate, Candidate] = {}
+        self._before: dict[Candidate, Found] = {}
         self._confirmed: list[Found] = []
 
     def beside(self, found: Found, limit: int) -> Found:
         """What was found, with rows kept in what the limit leaves; itself where that spares nothing or does not fit."""
+        found = found if found.candidate is None else self._before.get(found.candidate, found)
         base = found.candidate
         if base is None or not self._is_plain(base):
             return found
@@ -80,10 +85,13 @@ class ResidentRows:
             self._search.progress(f"keeping {format_bytes(rows)} of rows that a later loop would compute again")
             kept = self._search.confirm(tried, found.compiled.build)
             self._confirmed.append(kept)
-            fits = kept.peak_bytes <= limit
-            best = kept if fits else best
-            left = rows + room - kept.peak_bytes - tried.estimate.packing_bytes
-            tried = self._keeping(tried, tried.resident, left if fits else int(left * LESS_ROWS))
+            self._before[tried] = found
+            if kept.peak_bytes <= limit:
+                best, left = kept, rows + room - kept.peak_bytes - tried.estimate.packing_bytes
+            else:  # XLA holds some of them twice, or more beside them than before
+                fewer = (room - found.peak_bytes) / max(1, kept.peak_bytes - found.peak_bytes)
+                left = int(LESS_ROWS * min(1.0, fewer) * rows)
+            tried = self._keeping(tried, tried.resident, left)
         return best
 
     def _within_room(self, found: Found, base: Candidate, room: int) -> Iterator[Candidate]:
@@ -117,7 +125,7 @@ class ResidentRows:
         plain = self._without.get(base, base)
         if (plain, resident) not in self._made:
             usual, *less = (self._traced(plain, resident, chunks) for chunks in _chunks(plain, resident))
-            small = (c for c in less if c.estimate.seconds * GAIN <= usual.estimate.seconds)
+            small = (c for c in less if c.estimate.seconds <= AS_FAST * usual.estimate.seconds)
             made = next(small, usual)
             self._made[plain, resident] = made
             self._without[made] = plain
@@ -163,7 +171,8 @@ def options(streaming: Streaming, machine: Machine) -> Iterator[Option]:
         bodies = {reader: Body(program, reader) for reader in readers}
         tasks = {task for body in bodies.values() for task in body.tasks}
         work = {task: eqn_work(program.eqns[task.eqn], machine) for task in tasks}
-        again = sorted((v for v, task in slices.items() if task in tasks), key=lambda v: -work[slices[v]])[:SLICES]
+        again = [v for v, task in slices.items() if task in tasks and kept_bytes(v, 1)]
+        again = sorted(again, key=lambda v: -work[slices[v]])[:SLICES]
         best = Option(Resident(maker, (), (), maker.steps), 0.0)
         for _ in range(TOGETHER):
             others = (_with(best, slice_, bodies, work) for slice_ in again if slice_ not in best.resident.values)
@@ -181,8 +190,10 @@ def _with(option: Option, more: Slice, bodies: Mapping[LoopPlan, Body], work: Ma
     for loop, body in bodies.items():
         left = set(body.without(values))
         spared[loop] = sum(work[task] for task in body.tasks if task not in left)
-    readers = tuple(loop for loop, less in spared.items() if less > 0)
-    return Option(dataclasses.replace(option.resident, readers=readers, values=values), sum(spared.values()))
+    least = READS * max(spared.values())
+    readers = {loop: less for loop, less in spared.items() if less > least}
+    resident = dataclasses.replace(option.resident, readers=tuple(readers), values=values)
+    return Option(resident, sum(readers.values()))
 
 
 def _worth(before: Option, option: Option) -> float:
