@@ -75,7 +75,8 @@ class ResidentRows:
         base = found.candidate
         if base is None or not self._is_plain(base):
             return found
-        best = min((found, *(f for f in self._confirmed if f.peak_bytes <= limit)), key=lambda f: f.seconds)
+        known = [f for f in (found, *self._confirmed) if f.peak_bytes <= limit]
+        best = min(known, key=lambda f: f.seconds, default=found)
         room = limit - int(SLACK * limit)
         tried = min(self._within_room(found, base, room), key=lambda c: c.estimate.seconds, default=None)
         for _ in range(1 if self._search.program.is_large else 2):

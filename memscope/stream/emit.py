@@ -88,7 +88,7 @@ def _run_loop(
         setting = Setting(program, env, loop.steps, form, lanes, turned_outside(streaming, lanes, env))
     carries = tuple(_init(program, loop, sink, env, -(-loop.steps // chunk)) for sink in loop.sinks)
     for part in parts:
-        carries = _run_part(setting, loop, part, chunk, carries, left)
+        carries = _run_part(setting, part, chunk, carries, left)
     for sink, carry in zip(loop.sinks, carries, strict=True):
         if isinstance(sink, Carried):
             state, left.states[sink.task] = carry
@@ -101,14 +101,13 @@ def _run_loop(
         env[total] = finished(joined.online, env[total], shift)
 
 
-def _run_part(setting: Setting, loop: LoopPlan, part: Part, chunk: int, carries: Carries, left: _Left) -> Carries:
+def _run_part(setting: Setting, part: Part, chunk: int, carries: Carries, left: _Left) -> Carries:
     """Runs whole chunks in a `fori_loop`, and what remains in one smaller call: any size is exact."""
-    chunk = min(chunk, part.steps)
+    loop, chunk = part.loop, min(chunk, part.steps)
     trips, rest = divmod(part.steps, chunk)
 
     def iteration(block: Any, steps: int, state: _State) -> _State:
-        start = block * np.int32(chunk)
-        return _iteration(setting, loop, part, block, start, steps, state, left)
+        return _iteration(setting, part, block, block * np.int32(chunk), steps, state, left)
 
     def whole_chunks(state: _State) -> _State:
         def body(i: Any, state: _State) -> _State:
@@ -158,22 +157,20 @@ def _accumulates_into(sink: Fold) -> bool:
     return sink.task.factor is not None and sink.task.factor.fold == "scatter"
 
 
-def _iteration(
-    setting: Setting, loop: LoopPlan, part: Part, block: Any, after: Any, steps: int, state: _State, left: _Left
-) -> _State:
+def _iteration(setting: Setting, part: Part, block: Any, after: Any, steps: int, state: _State, left: _Left) -> _State:
     """One chunk: the body's tasks in program order, then each sink's carry brought up to date.
 
     Args:
       block: its number among the chunks of its part.
       after: steps of the part before it.
     """
-    carries, buffers = state
+    loop, (carries, buffers) = part.loop, state
     start = after + np.int32(part.first) if part.first else after
     states = {task: tuple(s[block] for s in left.states[task]) for task in loop.replays}
     states.update((s.task, carry[0]) for s, carry in zip(loop.sinks, carries, strict=True) if isinstance(s, Carried))
     chunk = Chunk(setting, start, steps, states)
     chunk.take((*kept, chunk.rows_of(left.rows[kept], kept[1], after)) for kept in part.takes)
-    updated = _folded(chunk, loop, part, carries)
+    updated = _folded(chunk, part, carries)
     for i, sink in enumerate(loop.sinks):
         if isinstance(sink, Stack):
             updated[i] = (chunk.write(sink.var, sink.window, carries[i][0], start),)
@@ -188,8 +185,9 @@ def _iteration(
     return tuple(updated), tuple(written)
 
 
-def _folded(chunk: Chunk, loop: LoopPlan, part: Part, carries: Carries) -> list[Any]:
+def _folded(chunk: Chunk, part: Part, carries: Carries) -> list[Any]:
     """Runs the tasks of one chunk; the carries, those of folds as they are with it."""
+    loop = part.loop
     folds = {s.task: (i, s) for i, s in enumerate(loop.sinks) if isinstance(s, Fold) and not _is_share(s)}
     updated = list(carries)
     done = loop.steps - chunk.start - chunk.steps if loop.reverse else chunk.start

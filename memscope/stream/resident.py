@@ -57,7 +57,7 @@ class Resident:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Part:
-    """Consecutive steps of a loop whose iterations are alike.
+    """Consecutive steps of `loop` whose iterations are alike.
 
     Attributes:
       first, steps: which ones.
@@ -66,6 +66,7 @@ class Part:
       takes: what they take from such buffers.
     """
 
+    loop: LoopPlan
     first: int
     steps: int
     body: tuple[Task, ...]
@@ -76,13 +77,13 @@ class Part:
 def parts_of(program: Program, loop: LoopPlan, resident: Resident | None) -> tuple[Part, ...]:
     """A loop up to the rows that are kept and from there on; all of it at once where it has no share in them."""
     if resident is None or loop not in (resident.maker, *resident.readers):
-        return (Part(0, loop.steps, loop.body),)
-    before = Part(0, resident.boundary, loop.body)
+        return (Part(loop, 0, loop.steps, loop.body),)
+    before = Part(loop, 0, resident.boundary, loop.body)
     if loop == resident.maker:
-        after = Part(resident.boundary, resident.steps, loop.body, keeps=resident.values)
+        after = Part(loop, resident.boundary, resident.steps, loop.body, keeps=resident.values)
     else:
         body = Body(program, loop).without(resident.values)
-        after = Part(resident.boundary, resident.steps, body, takes=resident.values)
+        after = Part(loop, resident.boundary, resident.steps, body, takes=resident.values)
     return (before, after) if before.steps else (after,)
 
 
