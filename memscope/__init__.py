@@ -24,9 +24,9 @@ from .errors import LimitError as LimitError  # noqa: E402
 from .errors import TargetError as TargetError  # noqa: E402
 from .frontier import Point as Point  # noqa: E402
 from .frontier import frontier as frontier  # noqa: E402
+from .loop import Loop as Loop  # noqa: E402
 from .memsafe import memsafe as memsafe  # noqa: E402
 from .plan import Alternative as Alternative  # noqa: E402
-from .plan import Loop as Loop  # noqa: E402
 from .plan import Plan as Plan  # noqa: E402
 from .plan import plan as plan  # noqa: E402
 from .profile import Buffer as Buffer  # noqa: E402

@@ -284,6 +284,11 @@ def _kind(name: str) -> str:
     return "cheap"
 
 
+def eqn_work(eqn: Eqn, machine: Machine = CPU) -> float:
+    """Arithmetic operations of an eqn, those of its body included."""
+    return _work(eqn, _inner(eqn, machine))
+
+
 def _work(eqn: Eqn, body: tuple[Estimate, float] | None) -> float:
     if body is not None:
         return body[0].work * body[1]

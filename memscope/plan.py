@@ -13,85 +13,24 @@ from jax.extend import core as jex_core
 from ._jax_private import api_boundary
 from .algebra import Simplification
 from .arguments import static_values
-from .axes import Window
 from .check import Check, check_plan
-from .chunks import fused_vars
 from .compile import Build, Compiled, prepare
 from .errors import LimitError, TargetError
 from .inside import Moved
+from .loop import Loop, described_loops
 from .planned import PlannedFunction, Signature, dynamic_only
 from .profile import Profile, profile_compiled, without_profile
-from .program import Program, aval_of, nbytes
+from .program import Program
 from .reasons import blockers
 from .recompute import Recomputed
 from .report.plan import limit_error_text, plan_fragment, plan_page, plan_text
 from .save import save_plan, source_of
 from .search import Candidate, Found, Rearranged, Search
 from .sizes import check_limit, parse_limit
-from .stream import Carried, Fold, LoopPlan, Sink, Stack, sink_vars
 from .target import Target, resolve
 from .trace import check_keywords, trace
 
 Progress = Callable[[str], None]
-
-
-@dataclasses.dataclass(frozen=True)
-class Stream:
-    """An intermediate that exists one chunk at a time.
-
-    Attributes:
-      shape, dtype: of the whole array, which never exists.
-      op: the primitive that makes it.
-      axis: the axis it is cut along.
-      bytes: of the whole array.
-      source: the user's line, as in "knn.py:12".
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    op: str
-    axis: int
-    bytes: int
-    source: str | None
-
-
-@dataclasses.dataclass(frozen=True)
-class SinkInfo:
-    """What a loop leaves behind.
-
-    Attributes:
-      kind: "stack" for a result written chunk by chunk, "state" for what steps hand on to the next, "same" for what
-        every chunk finds alike, "online" and "centred" for sums about a running maximum or mean, else the combiner:
-        "add", "max", ...
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    op: str
-    kind: str
-    source: str | None
-
-
-ONLINE_KINDS = {"exp": "online", "square": "centred"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Loop:
-    """One loop of a rewritten function.
-
-    Attributes:
-      size: steps in all; chunk: steps in one iteration; trips: iterations, a smaller last one included.
-      streams: what exists only in chunks, largest first.
-      sinks: what the loop leaves behind.
-      source: the user's line of the largest stream.
-    """
-
-    size: int
-    chunk: int
-    trips: int
-    streams: tuple[Stream, ...]
-    sinks: tuple[SinkInfo, ...]
-    source: str | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -287,7 +226,7 @@ class Request:
         slowdown = candidate.estimate.seconds / before if before else 1.0
         known = self.search.known(candidate, limit_bytes)
         return Alternative(
-            _loops(candidate), predicted_peak, slowdown, candidate, None if known is None else known.compiled
+            described_loops(candidate), predicted_peak, slowdown, candidate, None if known is None else known.compiled
         )
 
     def confirmed(self, alternative: Alternative, limit_bytes: int) -> Plan:
@@ -332,7 +271,7 @@ class Request:
             build=found.compiled.build,
             slowdown=after.seconds / before.seconds if before.seconds else 1.0,
             extra_work=after.work / before.work if before.work else 1.0,
-            loops=() if candidate is None else _loops(candidate),
+            loops=() if candidate is None else described_loops(candidate),
             moved=() if candidate is None else candidate.moved,
             simplified=() if candidate is None else candidate.simplified,
             rearranged=() if candidate is None else candidate.rearranged,
@@ -449,49 +388,3 @@ def request_plan(
 def _limit_error(lowest: Plan, search: Search) -> LimitError:
     held = blockers(lowest.program, lowest.profile, search.hindrances())
     return LimitError(limit_error_text(lowest, held), lowest.peak_bytes, held)
-
-
-def _loops(candidate: Candidate) -> tuple[Loop, ...]:
-    """The loops as a person sees them: what XLA fuses away is no stream, and one chunk is no loop."""
-    inner = [loop for body in candidate.bodies for loop in _loops(body)]
-    if candidate.structure is None:
-        return tuple(inner)
-    streaming = candidate.structure.streaming
-    described = [_describe(streaming.program, streaming.remade, *item) for item in candidate.chunks.items()]
-    return (*(loop for loop in described if loop.trips > 1), *inner) or tuple(described)
-
-
-def _describe(program: Program, remade: frozenset[Any], loop: LoopPlan, chunk: int) -> Loop:
-    streams: dict[Any, Stream] = {}
-    sunk = {s.var for s in loop.sinks if isinstance(s, Stack)}
-    fused = fused_vars(program, loop)
-    for task in loop.body:
-        eqn = program.eqns[task.eqn]
-        for var, window in task.results(program):
-            if isinstance(window, Window) and not (var in sunk or var in remade or var in fused):
-                streams[var] = Stream(
-                    aval_of(var).shape, str(aval_of(var).dtype), eqn.primitive.name, window.axis,
-                    nbytes(var), program.sources[task.eqn],
-                )  # fmt: skip
-    by_size = tuple(sorted(streams.values(), key=lambda s: -s.bytes))
-    online: dict[Sink, str] = {joined.total: ONLINE_KINDS[joined.online.kind] for joined in loop.joined}
-    sinks = tuple(
-        _sink_info(program, sink, var, online.get(sink) or _kind(sink))
-        for sink in loop.sinks
-        for var in sink_vars(sink)[:1]
-    )
-    first = by_size[0].source if by_size else (sinks[0].source if sinks else None)
-    return Loop(loop.steps, chunk, -(-loop.steps // chunk), by_size, sinks, first)
-
-
-def _sink_info(program: Program, sink: Sink, var: Any, kind: str) -> SinkInfo:
-    name = program.eqns[sink.task.eqn].primitive.name
-    return SinkInfo(aval_of(var).shape, str(aval_of(var).dtype), name, kind, program.sources[sink.task.eqn])
-
-
-def _kind(sink: Sink) -> str:
-    if isinstance(sink, Stack):
-        return "stack"
-    if isinstance(sink, Fold):
-        return "add" if sink.task.factor is None else sink.task.factor.fold or "add"
-    return "state" if isinstance(sink, Carried) else "same"

@@ -27,8 +27,9 @@ from hypothesis import HealthCheck, Phase, assume, given, note, seed, settings
 import memscope
 from memscope.axes.factor import shape_of
 from memscope.program import Program
-from memscope.stream import Closure, LoopPlan, Streaming, rewrite
+from memscope.stream import Closure, LoopPlan, Resident, Streaming, rewrite
 from memscope.stream.reductions import Form
+from memscope.stream.resident import readers_of, slices_of
 from memscope.trace import trace
 
 from .random_programs import OPS, RandomProgram, kind_of, programs
@@ -61,11 +62,12 @@ def drawn(share: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """A streaming with a chunk for each of its loops."""
+    """A streaming with a chunk for each of its loops, and rows that one keeps for others where that can be."""
 
     streaming: Streaming
     chunks: Mapping[LoopPlan, int]
     form: Form
+    resident: Resident | None
 
     @property
     def loops(self) -> bool:
@@ -82,6 +84,9 @@ class Drawn:
                 f"    eqn {t.eqn} {program.eqns[t.eqn].primitive.name}: {t.factor} x{t.scale} +{t.shift} {t.placed}"
                 for t in loop.body
             ]
+        if self.resident is not None:
+            values = [f"{_name(program)(var)} {window}" for var, window in self.resident.values]
+            lines.append(f"  the last {self.resident.steps} steps kept of {values}")
         return "\n".join(lines)
 
 
@@ -113,7 +118,21 @@ def draw_streaming(program: Program, rng: random.Random) -> Drawn:
     chunks = {loop: _chunk(loop, rng) for loop in streaming.loops}
     for tie in streaming.tied:
         chunks.update(dict.fromkeys(tie, chunks[tie[0]]))
-    return Drawn(streaming, chunks, rng.choice(list(Form)))
+    return Drawn(streaming, chunks, rng.choice(list(Form)), draw_resident(streaming, rng))
+
+
+def draw_resident(streaming: Streaming, rng: random.Random) -> Resident | None:
+    """Some of what two loops both compute, for some of their rows."""
+    shared = []
+    for maker, readers in readers_of(streaming):
+        slices = slices_of(streaming.program, maker)
+        again = [v for v, task in slices.items() if any(task in reader.body for reader in readers)]
+        shared += [(maker, readers, again)] if again else []
+    if not shared:
+        return None
+    maker, readers, again = rng.choice(shared)
+    steps = rng.choice([1, maker.steps, rng.randint(1, maker.steps)])
+    return Resident(maker, readers, tuple(rng.sample(again, min(len(again), rng.choice([1, 1, 2, 3])))), steps)
 
 
 def _chunk(loop: LoopPlan, rng: random.Random) -> int:
@@ -162,13 +181,16 @@ def test_streaming_changes_nothing() -> None:
             explain(fn, program, drawing)
             seen["programs"] += 1
             seen["streamed"] += drawing.loops
+            seen["resident"] += drawing.resident is not None
             seen.update(f"op {name}" for name in fn.ops if drawing.loops)
-            agree_with(fn, run(rewrite(drawing.streaming, drawing.chunks, drawing.form), fn.args))
+            rewritten = rewrite(drawing.streaming, drawing.chunks, drawing.form, drawing.resident)
+            agree_with(fn, run(rewritten, fn.args))
         if seen["programs"] % 50 == 0:
             jax.clear_caches()
 
     check()
     assert seen["streamed"] >= 0.5 * seen["programs"], "too few programs had a loop"
+    assert seen["resident"] or PROGRAMS < 200, "no loop kept rows"
     if PROGRAMS >= 200:
         assert {name for name in OPS if not seen[f"op {name}"]} == set(), "ops that no program with a loop had"
 
@@ -214,7 +236,7 @@ def test_gradients_stay(first: str) -> None:
         explain(fn, program, drawing)
         seen["programs"] += 1
         seen["streamed"] += drawing.loops
-        rewritten = rewrite(drawing.streaming, drawing.chunks, drawing.form)
+        rewritten = rewrite(drawing.streaming, drawing.chunks, drawing.form, drawing.resident)
         want = run(gradient, fn.args)
         got = run(rewritten if first == "differentiated" else jax.grad(loss_of(rewritten), argnums), fn.args)
         largest = max(float(jnp.max(jnp.abs(w), initial=0)) for w in want)

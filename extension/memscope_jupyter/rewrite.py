@@ -8,7 +8,7 @@ from typing import Any
 
 from memscope import Alternative, Loop, Plan
 from memscope.compile import Compiled
-from memscope.plan import SinkInfo
+from memscope.loop import KeptRows, SinkInfo
 from memscope.report.plan import KINDS, array_text
 from memscope.sizes import format_bytes
 
@@ -70,7 +70,15 @@ def _loop(loop: Loop) -> list[str]:
         f"{array_text(largest.dtype, largest.shape)}, made by {largest.op}{_at(largest.source)}, never exists whole: "
         f"it is computed {cut}, in {loop.trips:,} chunks of {chunk} in place of {format_bytes(largest.bytes)}.{more}",
         f"That works because all that is kept of it is {kept}.",
+        *(_kept_rows(rows) for rows in loop.kept),
     ]
+
+
+def _kept_rows(kept: KeptRows) -> str:
+    rows = f"The last {kept.rows:,} rows of {array_text(kept.dtype, kept.shape)}, {format_bytes(kept.bytes)},"
+    if kept.made:
+        return f"{rows} are kept for a later loop, as the limit has room for them."
+    return f"{rows} are taken from there, and not computed again."
 
 
 def _kept(sink: SinkInfo) -> str:

@@ -14,7 +14,8 @@ from .text import uncounted
 if TYPE_CHECKING:
     from ..algebra import Simplification
     from ..inside import Moved
-    from ..plan import Loop, Plan, SinkInfo, Stream
+    from ..loop import KeptRows, Loop, SinkInfo, Stream
+    from ..plan import Plan
     from ..profile import Buffer
     from ..recompute import Recomputed
     from ..search import Rearranged
@@ -125,15 +126,25 @@ def _moved_lines(moved: Moved) -> list[str]:
 
 
 def _loop_lines(loop: Loop) -> list[str]:
-    last = loop.size - (loop.trips - 1) * loop.chunk
-    tail = "" if last == loop.chunk else f", the last of {last:,}"
+    kept = loop.kept[0].steps if loop.kept else 0
+    rests = [f"{rest:,}" for steps in (loop.size - kept, kept) if (rest := steps % loop.chunk)]
+    tail = f", {'one' if kept else 'the last'} of {' and one of '.join(rests)}" if rests else ""
     lines = ["", f"  loop of {loop.trips:,} chunks: {loop.size:,} steps, {loop.chunk:,} at a time{tail}"]
     for stream in loop.streams[:4]:
         lines.append(f"    never whole  {_stream(stream, loop)}")
     if len(loop.streams) > 4:
         lines.append(f"    and {len(loop.streams) - 4} more that go with them")
+    lines += [f"    {'keeps' if rows.made else 'takes':<11}  {_kept_rows(rows)}" for rows in loop.kept]
     lines += [f"    leaves       {_sink(sink)}" for sink in loop.sinks]
     return lines
+
+
+def _kept_rows(kept: KeptRows) -> str:
+    use = "for a loop below" if kept.made else "which the loop above keeps"
+    return (
+        f"{array_text(kept.dtype, kept.shape)}  its last {kept.rows:,} rows along axis {kept.axis}, "
+        f"{format_bytes(kept.bytes)}, {use}"
+    )
 
 
 def _stream(stream: Stream, loop: Loop) -> str:

@@ -16,7 +16,8 @@ from ..inside import Moved
 from ..library import suits_library
 from ..program import Program
 from ..recompute import Recomputed
-from ..stream import LoopPlan
+from ..stream import LoopPlan, Resident
+from ..stream.reductions import Form
 from ..structures import Structure
 
 EFFORT, COMPILE_EFFORT = 16_000, 200
@@ -54,6 +55,8 @@ class Candidate:
 
     Attributes:
       structure, chunk_bytes, chunks: its loops and their chunks; None where only bodies are rewritten.
+      form: how the reductions inside its loops are written.
+      resident: rows that one of its loops keeps for later ones.
       bodies: what loops and branches of the program have got as their bodies.
       moved: what is made inside them now.
       simplified: what is not made any more.
@@ -69,6 +72,8 @@ class Candidate:
     structure: Structure | None
     chunk_bytes: int = 0
     chunks: Mapping[LoopPlan, int] = dataclasses.field(default_factory=dict)
+    form: Form = Form.BLOCKS
+    resident: Resident | None = None
     bodies: tuple[Candidate, ...] = ()
     moved: tuple[Moved, ...] = ()
     simplified: tuple[Simplification, ...] = ()

@@ -34,6 +34,7 @@ from .candidate import LIBRARY_GAIN, Candidate, Effort, Found
 from .crossing import Crossings
 from .order import Reordered
 from .rearranged import Rearrangement
+from .resident import ResidentRows
 from .simpler import Simpler
 from .twice import Twice
 
@@ -96,6 +97,7 @@ class Search:
         self._crossings = Crossings(self)
         self._reordered = Reordered(self)
         self._twice = Twice(self)
+        self._resident = ResidentRows(self)
         self._rearrangement = Rearrangement(self)
         self._simpler = Simpler(self)
 
@@ -198,7 +200,7 @@ class Search:
         best, fits = self._descend(limit)
         if fits:
             best = self._fastest_known(best, limit)
-            best = self._rearrangement.better_than(best, limit, portable) or best
+            best = self._rearrangement.better_than(best, limit, portable) or self._resident.beside(best, limit)
             return self._twice.faster_than(best, limit, portable) or best, True
         for way in (self._inside, functools.partial(self._twice.within, portable=portable), self._nested):
             found = way(limit)
@@ -538,7 +540,7 @@ class Search:
             if same not in self._by_chunks:
                 closed = trace_flat(rewrite(structure.streaming, chunks, form), self.program, self.target.platform)
                 self._by_chunks[same] = Candidate(
-                    closed, estimate(closed, self.machine), structure, chunk_bytes, chunks
+                    closed, estimate(closed, self.machine), structure, chunk_bytes, chunks, form
                 )
             self._candidates[key] = self._by_chunks[same]
         return self._candidates[key]

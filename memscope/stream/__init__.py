@@ -7,6 +7,7 @@ streamed path from one large tensor to one reducer.
 
 from .closure import Closure as Closure
 from .emit import rewrite as rewrite
+from .resident import Resident as Resident
 from .structure import Carried as Carried
 from .structure import Fold as Fold
 from .structure import LoopPlan as LoopPlan

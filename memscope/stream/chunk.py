@@ -26,7 +26,7 @@ from .dots import multiply
 from .folds import COMBINERS, Combiner, Part
 from .lanes import Lanes, reduce_lanes
 from .reductions import JOINS, Form, fusible_operand, in_blocks
-from .structure import Fold, Stack
+from .structure import Fold
 from .tasks import Read, Task
 
 Env = dict[jex_core.Var, Any]
@@ -128,13 +128,17 @@ class Chunk:
         )
         return combiner(sink).step(part, carry)
 
-    def write(self, sink: Stack, buffer: Any) -> Any:
-        """The buffer with this chunk's rows written in place."""
-        value = self._values[sink.var, sink.window]
+    def write(self, var: jex_core.Var, window: Window, buffer: Any, step: Any) -> Any:
+        """The buffer with this chunk's rows written in place, as those of the buffer's steps from `step` on."""
+        value = self._values[var, window]
         if value.shape == buffer.shape:
             return value
-        at = starts(buffer.ndim, sink.window.axis, self.row(sink.window.scale, 0))
+        at = starts(buffer.ndim, window.axis, row(step, window.scale))
         return lax.dynamic_update_slice(buffer, value, at, allow_negative_indices=False)
+
+    def rows_of(self, buffer: Any, window: Window, step: Any) -> Any:
+        """As many rows as this chunk has, of a buffer's steps from `step` on."""
+        return rows(buffer, window.axis, row(step, window.scale), self._rows_of(window))
 
     def read(self, atom: Atom, extent: Extent) -> Any:
         """So much of an operand: computed in this iteration, or taken from what exists whole."""
@@ -171,8 +175,7 @@ class Chunk:
 
     def row(self, scale: int, shift: int) -> Any:
         """The first row of a window in this chunk."""
-        first = self.start if scale == 1 else self.start * scale
-        return first if shift == 0 else first + shift
+        return row(self.start, scale, shift)
 
     def _bind(self, task: Task, values: Sequence[Any], **params: Any) -> list[Any]:
         eqn, tag = self.program.eqns[task.eqn], self.setting.tag(task.eqn)
@@ -245,6 +248,12 @@ def combiner(sink: Fold) -> Combiner:
     assert sink.task.factor is not None
     assert sink.task.factor.fold is not None
     return COMBINERS[sink.task.factor.fold]
+
+
+def row(step: Any, scale: int, shift: int = 0) -> Any:
+    """The first row of a window at a step."""
+    first = step if scale == 1 else step * scale
+    return first if shift == 0 else first + shift
 
 
 def rows(array: Any, axis: int, first: Any, count: int) -> Any:

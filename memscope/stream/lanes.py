@@ -9,7 +9,7 @@ and long axes go block by block: two reductions in one fusion are not vectorised
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,12 +42,13 @@ class Lanes:
     leaves: frozenset[jex_core.Var] = frozenset()
 
 
-def lane_tasks(program: Program, loop: LoopPlan) -> Lanes:
+def lane_tasks(program: Program, loop: LoopPlan, kept: Iterable[jex_core.Var] = ()) -> Lanes:
     """What a loop can make lane by lane.
 
-    A fold along the reduced axis itself is not of that kind, nor is a chain some of which the loop leaves behind.
+    A fold along the reduced axis itself is not of that kind, nor is a chain some of which the loop leaves behind
+    or keeps rows of.
     """
-    left = {var for sink in loop.sinks for var in sink_vars(sink)}
+    left = {var for sink in loop.sinks for var in sink_vars(sink)} | set(kept)
     reductions = frozenset(
         task
         for task in loop.body
