@@ -108,6 +108,21 @@ def test_both_directions_of_time_find_their_states(chunk: int) -> None:
     check(fn, args, streaming, chunk, Form.BLOCKS)
 
 
+@pytest.mark.parametrize("start", [1, 4, 9, -2, -20])
+def test_rows_of_a_slice_that_would_reach_out_are_those_that_it_has(start: int) -> None:
+    """By itself XLA makes one slice of two, and moves it inside as a whole."""
+
+    def fn(a: Any, start: Any, rows: Any, columns: Any) -> Any:
+        some = lax.dynamic_slice(a, (start, 0), (5, 3))
+        return some.at[rows, columns].get(mode="promise_in_bounds") * 2.0
+
+    rows, columns = np.array([4, 1, 0, 2, 3]), np.array([2, 0, 1, 1, 0])
+    args = (jnp.arange(21.0).reshape(7, 3), np.int32(start), rows, columns)
+    gather = next(i for i, eqn in enumerate(trace(fn, args).eqns) if eqn.primitive.name == "gather")
+    _, streaming = streaming_of(fn, args, [gather])
+    check(fn, args, streaming, 4, Form.BLOCKS)  # and one row more, which XLA takes by a `dynamic_slice`
+
+
 def test_convolutions_inside_loops_have_their_axes_in_the_order_of_the_fast_kernel() -> None:
     """XLA puts them in it everywhere else, and runs any other order tap by tap."""
 

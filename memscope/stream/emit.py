@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend import core as jex_core
 
 from ..axes import Share
 from ..evaluate import TAG, bind
@@ -62,7 +63,7 @@ def rewrite(
         for item in streaming.order:
             if isinstance(item, int):
                 eqn = program.eqns[item]
-                outs = bind(eqn, [_value(env, a) for a in eqn.invars], f"{TAG}{item}")
+                outs = bind(eqn, _inside(eqn, [_value(env, a) for a in eqn.invars]), f"{TAG}{item}")
                 env.update(zip(eqn.outvars, outs, strict=True))
             else:
                 _run_loop(streaming, item, chunks[item], env, left, form, resident)
@@ -70,6 +71,23 @@ def rewrite(
 
     run.__name__ = program.name
     return run
+
+
+def _inside(eqn: jex_core.JaxprEqn, values: list[Any]) -> list[Any]:
+    """The operands of an eqn, the starts of a `dynamic_slice` moved inside the array, which it does by itself.
+
+    But where rows of the slice are cut, XLA (jaxlib 0.10.2) adds both starts and moves the sum inside: other rows.
+    """
+    if eqn.primitive is not lax.dynamic_slice_p:
+        return values
+    array, *starts = values
+    room = (have - size for have, size in zip(array.shape, eqn.params["slice_sizes"], strict=True))
+    return [array, *(_at_most(start, last) for start, last in zip(starts, room, strict=True))]
+
+
+def _at_most(start: Any, last: int) -> Any:
+    dtype = jnp.result_type(start)
+    return lax.clamp(np.array(0, dtype), start, np.array(min(last, jnp.iinfo(dtype).max), dtype))
 
 
 def _value(env: Env, atom: Atom) -> Any:
