@@ -48,6 +48,13 @@ def test_larger_temporaries_find_no_host() -> None:
     assert (inside.bytes, inside.hosts[0].most_inside) == (3, 3)
 
 
+def test_a_temporary_that_no_node_of_the_computation_touches_is_in_nobodys_way() -> None:
+    problem = chain()
+    hosts = hosts_of(OrderProblem(problem.predecessors, (Storage(4, (), ()), *problem.storages)), 3, [(3,)], [])
+    assert hosts is not None
+    assert bound_by_nodes(hosts, (5, 0, 1, 2, 3, 4), enough=100, deadline=math.inf) == 8
+
+
 def random_hosts(random: Random) -> Hosts | None:
     """Some values of a random problem become results, in memory that temporaries may use as well."""
     base = random_problem(random, largest=6)

@@ -119,8 +119,8 @@ class Hosts:
         for guest in host.guests:
             users = self._users[guest]
             first, last = reach.first(members(users)), reach.last(members(users))
-            sure_before = functools.reduce(int.__and__, (reach.ancestors[n] for n in first))
-            sure_after = functools.reduce(int.__and__, (reach.descendants[n] for n in last))
+            sure_before = functools.reduce(int.__and__, (reach.ancestors[n] for n in first), -1)
+            sure_after = functools.reduce(int.__and__, (reach.descendants[n] for n in last), -1)
             alive = users & ~after and users & ~before
             if alive and not made & sure_before and not any(users & sure_after for users in given):
                 yield guest

@@ -1,7 +1,7 @@
 """Orders that XLA's heap lays out more tightly, found by moving instructions one by one.
 
 Orders whose live bytes are alike leave gaps of different size between buffers: up to 8% of the heap. The model of the
-heap is exact and takes some ten milliseconds, so that a few hundred moves can be tried.
+heap is exact and takes some milliseconds, so that some hundred moves can be tried.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .from_hlo import ComputationOrder
 from .predict import HeapModel, in_order, temporary_heap
 from .problem import Order
 
-PATIENCE = 300
-"""Moves without a gain after which a walk ends, and another one begins somewhere else."""
+PATIENCE, WALKS = 300, 8
+"""Moves without a gain after which a walk ends and another one begins somewhere else; how many there are at most."""
 
 WORTH, CLOSE = 0.001, 0.01
 """How far from the bound a heap may be for a walk to end, and for no other one to begin."""
@@ -62,7 +62,7 @@ def packed(
     """
     model = HeapModel(module)
     best: _Walk | None = None
-    for seed, order in enumerate(itertools.cycle(orders)):
+    for seed, order in enumerate(itertools.islice(itertools.cycle(orders), WALKS)):
         walk = _Walk(model, module, computation, others, order, random.Random(seed))
         best = walk if best is None or walk.lowest < best.lowest else best
         since = 0
