@@ -19,7 +19,7 @@ from memscope.hlo.heap import ALIGNMENT, Block, best_fit
 from memscope.hlo.module import Module, parse_module
 from memscope.schedule.from_hlo import OrderingProblems
 from memscope.schedule.hook import ordering
-from memscope.schedule.predict import in_order, temporary_heap
+from memscope.schedule.predict import HeapModel, ModuleOrder, temporary_heap
 from memscope.target import resolve
 from memscope.trace import trace
 
@@ -111,19 +111,20 @@ def test_the_heap_is_that_of_xla(name: str) -> None:
     assert temporary_heap(module)[0].bytes == pytest.approx(made.temp_bytes, rel=0.002, abs=1024)
 
 
+@pytest.mark.parametrize("chained", [False, True], ids=["", "chained"])
 @pytest.mark.parametrize("name", [name for name in CASES if name != "Adam step"])
-def test_the_heap_is_that_of_xla_in_another_order_with_the_same_results(name: str) -> None:
+def test_the_heap_is_that_of_xla_in_another_order_with_the_same_results(name: str, chained: bool) -> None:
     """Any order within the problem's precedences is one that XLA takes, accounts for and runs the same."""
     fn, args, _ = CASES[name]
     made, module = compiled(name)
-    sequences = random_orders(module, seed=1)
+    order = ModuleOrder(random_orders(module, seed=1), chained)
     program = trace(fn, args)
-    with ordering(instruction for sequence in sequences.values() for instruction in sequence) as request:
+    with ordering(order.names, order.chained) as request:
         run = run_program(program)
         run.__name__ = "reordered" + request.token
         other = compile_flat(run, program, Build.PLAIN, resolve(None))
     assert request.applied, request.error
-    predicted = temporary_heap(in_order(module, sequences))[0].bytes
+    predicted = HeapModel(module).lay_out(order).heap.bytes
     assert predicted == pytest.approx(other.temp_bytes, rel=0.002, abs=1024)
     rng = np.random.default_rng(0)
     leaves = [rng.normal(size=a.shape).astype(a.dtype) for a in jax.tree.leaves(args)]

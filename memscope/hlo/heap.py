@@ -7,7 +7,9 @@ in turn the smallest gap that it fits in, and keeps the lower of the two heaps (
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -81,6 +83,8 @@ def best_fit(blocks: Sequence[Block], alignment: int = ALIGNMENT) -> Heap:
 
 def best_fit_within(blocks: Sequence[Block], limit: int | None, alignment: int = ALIGNMENT) -> Heap | None:
     """The same, or None where it would be larger than the limit: that often shows before all of it is laid out."""
+    if limit is not None and most_alive(blocks) > limit:
+        return None
     clocked = _clocked(blocks)
     orders: tuple[Callable[[int], tuple[int, ...]], ...] = (
         lambda i: (-clocked[i].bytes, clocked[i].spans[0][0] - clocked[i].spans[0][1], i),
@@ -88,6 +92,19 @@ def best_fit_within(blocks: Sequence[Block], limit: int | None, alignment: int =
     )
     heaps = [_placed(clocked, sorted(range(len(clocked)), key=key), limit, alignment) for key in orders]
     return min((heap for heap in heaps if heap is not None), key=lambda heap: heap.bytes, default=None)
+
+
+def most_alive(blocks: Iterable[Block]) -> int:
+    """The most bytes of blocks alive at one step: no heap is smaller."""
+    change: collections.Counter[int] = collections.Counter()
+    for block in blocks:
+        until = -1
+        for start, end in sorted(block.spans):
+            if end > until:
+                change[max(start, until + 1)] += block.bytes
+                change[end + 1] -= block.bytes
+                until = end
+    return max(itertools.accumulate(change[step] for step in sorted(change)), default=0)
 
 
 def _clocked(blocks: Sequence[Block]) -> list[Block]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -13,8 +14,17 @@ from .module import MOVES_ELEMENTS, Computation, Index, Instruction, Module, Sha
 from .ranges import Schedule, Span
 
 Kind = Literal["argument", "output", "temporary", "constant"]
-TakeOver = Callable[[Dataflow, Instruction], Iterator[tuple[Position, Position]]]
+Lending = tuple[Position, Position]
+"""A value, and another one that may be written over it where it is read for the last time."""
+
+TakeOver = Callable[[Dataflow, Instruction], Iterator[Lending]]
 """(operand, result) of each result of an instruction that may take the place of an operand."""
+
+Values = tuple[Position, ...]
+"""Values in one piece of memory, the first one first."""
+
+Text = Callable[[Iterable[Position]], int]
+"""Where the first of some values stands in a module's text."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,7 +37,7 @@ class Group:
       taken_from: the value that dies where this one is made, and leaves it its memory.
     """
 
-    values: tuple[Position, ...]
+    values: Values
     shape: Shape
     bytes: int
     kind: Kind
@@ -69,38 +79,60 @@ class Rules:
         self._take_over = take_over or may_take_over
         self._results = result_values(flow)
         self._arguments = {p.id: number for number, p in flow.module.entry.parameters.items()}
-        self._order = text_order(flow.module)
-        self._sharing: Sharing | None = None
+        self._together: list[Values] | None = None
+        self._known: dict[Values, _Known] = {}
         self._takers: dict[int, tuple[tuple[Position, Position], ...]] = {}
         self._operands: dict[int, frozenset[Position]] = {}
 
-    def place(self, schedule: Schedule, ranges: dict[Position, Span]) -> list[Group]:
-        """The values in groups, each with its kind; temporaries hosted in results' memory where they fit."""
-        self._sharing = self._sharing or _sharing(self.flow, ranges.keys())
-        values = sorted(ranges, key=lambda v: (schedule.time.get(v[0], 0), v[1]))
-        groups = [self._group(together, ranges) for together in _together(self.flow, values, self._sharing)]
+    def place(self, schedule: Schedule, ranges: dict[Position, Span], text: Text) -> list[Group]:
+        """The values in groups, each with its kind; temporaries hosted in results' memory where they fit.
+
+        Args:
+          text: of the module in that schedule.
+
+        Returns:
+          The groups in the order of the schedule.
+        """
+        if self._together is None:
+            self._together = _together(self.flow, ranges, _sharing(self.flow, ranges.keys()))
+        turn = {value: (schedule.time.get(value[0], 0), value[1]) for value in ranges}
+        groups = [tuple(sorted(values, key=turn.__getitem__)) for values in self._together]
+        groups.sort(key=lambda values: turn[values[0]])
         lendings = list(self._lendings(schedule, ranges))
-        return self._lend(self._host(groups, frozenset(lendings), ranges), lendings, ranges)
+        hosted = self._hosted(groups, _Interference(lendings, ranges), text)
+        lender_of = self._lenders(groups, hosted, lendings)
+        lent = frozenset(lender_of.values())
+        return [self._group(values, ranges, values in hosted, lent, lender_of.get(values[0])) for values in groups]
 
-    def text_order(self, group: Group) -> int:
-        """Where the first of a group's values stands in the module's text."""
-        return self._order(group.values)
+    def _group(
+        self,
+        values: Values,
+        ranges: dict[Position, Span],
+        hosted: bool,
+        lent: frozenset[Position],
+        taken_from: Position | None,
+    ) -> Group:
+        known = self._what_is_known(values)
+        spans = tuple(_until(ranges[v], v in lent) for v in values)
+        return Group(values, known.shape, known.bytes, known.kind, spans, known.parameter, hosted, taken_from)
 
-    def _group(self, values: tuple[Position, ...], ranges: dict[Position, Span]) -> Group:
-        first = self.flow.module.instructions[values[0][0]]
-        parameter = next((self._arguments[i] for i, _ in values if i in self._arguments), None)
-        kind: Kind = "temporary"
-        if parameter is not None:
-            kind = "argument"
-        elif not self._results.isdisjoint(values):
-            kind = "output"
-        elif first.opcode == "constant":
-            kind = "constant"
-        shape = first.shape.at(values[0][1])
-        return Group(values, shape, shape.bytes, kind, tuple(ranges[v] for v in values), parameter)
+    def _what_is_known(self, values: Values) -> _Known:
+        if values not in self._known:
+            first = self.flow.module.instructions[values[0][0]]
+            parameter = next((self._arguments[i] for i, _ in values if i in self._arguments), None)
+            kind: Kind = "temporary"
+            if parameter is not None:
+                kind = "argument"
+            elif not self._results.isdisjoint(values):
+                kind = "output"
+            elif first.opcode == "constant":
+                kind = "constant"
+            shape = first.shape.at(values[0][1])
+            self._known[values] = _Known(shape, shape.bytes, kind, parameter)
+        return self._known[values]
 
-    def _lendings(self, schedule: Schedule, ranges: dict[Position, Span]) -> Iterator[tuple[Position, Position]]:
-        """(lender, borrower) of each result that may take the place of an operand read for the last time."""
+    def _lendings(self, schedule: Schedule, ranges: dict[Position, Span]) -> Iterator[Lending]:
+        """Where a result may take the place of an operand that is read for the last time."""
         for time, instruction in enumerate(schedule.instructions):
             if instruction.id not in self._takers:
                 self._takers[instruction.id] = tuple(self._take_over(self.flow, instruction))
@@ -108,15 +140,16 @@ class Rules:
                 if value in ranges and ranges[value][1] == time:
                     yield value, result
 
-    def _lend(
-        self, groups: list[Group], lendings: list[tuple[Position, Position]], ranges: dict[Position, Span]
-    ) -> list[Group]:
-        """Ends each lender one step sooner: from then on its borrower counts.
+    def _lenders(
+        self, groups: list[Values], hosted: Collection[Values], lendings: list[Lending]
+    ) -> dict[Position, Position]:
+        """Whose memory each borrower takes over.
 
         Only a temporary that has no place yet can borrow, and only from another one, which it reads under its own
         name; neither shares its memory with other values anyway.
         """
-        alone = {g.values[0] for g in groups if g.kind == "temporary" and not g.hosted and len(g.values) == 1}
+        free = (values for values in groups if len(values) == 1 and values not in hosted)
+        alone = {values[0] for values in free if self._what_is_known(values).kind == "temporary"}
         lender_of: dict[Position, Position] = {}
         lent: set[Position] = set()
         for lender, borrower in lendings:
@@ -124,49 +157,121 @@ class Rules:
             if reads and {lender, borrower} <= alone and lender not in lent and borrower not in lender_of:
                 lent.add(lender)
                 lender_of[borrower] = lender
-        return [_lent(g, ranges, lent, lender_of) for g in groups]
+        return lender_of
 
-    def _host(
-        self, groups: list[Group], lendings: frozenset[tuple[Position, Position]], ranges: dict[Position, Span]
-    ) -> list[Group]:
-        """Marks the temporaries that fit into a result's memory while nothing else is there.
+    def _hosted(self, groups: list[Values], interference: _Interference, text: Text) -> frozenset[Values]:
+        """The temporaries that fit into a result's memory while nothing else is there.
 
         In the order of XLA's `BufferAssigner`: large ones first, each into memory where one of its operands is, else
         into the smallest that was set aside last.
         """
-        taken = (g for g in groups if not self._results.isdisjoint(g.values))
-        hosts = [_Room(g.bytes, list(g.values)) for g in sorted(taken, key=lambda g: (g.bytes, -self.text_order(g)))]
-        hosted: set[int] = set()
-        temporaries = (g for g in groups if g.kind == "temporary")
-        for group in sorted(temporaries, key=lambda g: (-g.bytes, self.text_order(g))):
-            large = [host for host in hosts if group.bytes <= host.bytes]
-            operands = self._operands_of(group) if large else frozenset()
-            beside = [host for host in large if not operands.isdisjoint(host.guests)]
-            for host in (*beside, *large):
-                if not _interfere(group.values, host.guests, lendings, ranges):
-                    host.guests.extend(group.values)
-                    hosted.add(id(group))
-                    break
-        return [dataclasses.replace(g, hosted=True) if id(g) in hosted else g for g in groups]
+        known = {values: self._what_is_known(values) for values in groups}
+        results = [values for values in groups if not self._results.isdisjoint(values)]
+        results.sort(key=lambda values: (known[values].bytes, -text(values)))
+        hosts = [_Room(interference.stay(values)) for values in results]
+        sizes = [known[values].bytes for values in results]
+        host_of = {value: number for number, values in enumerate(results) for value in values}
+        small = (v for v, k in known.items() if k.kind == "temporary" and sizes and k.bytes <= sizes[-1])
+        hosted: set[Values] = set()
+        for values in sorted(small, key=lambda values: (-known[values].bytes, text(values))):
+            large = range(bisect.bisect_left(sizes, known[values].bytes), len(hosts))
+            beside = sorted({host_of[operand] for operand in self._operands_of(values) if operand in host_of})
+            stay = interference.stay(values)
+            candidates = itertools.chain((number for number in beside if number in large), large)
+            number = next((number for number in candidates if hosts[number].is_free_for(stay)), None)
+            if number is not None:
+                hosts[number].take(stay)
+                host_of.update(dict.fromkeys(values, number))
+                hosted.add(values)
+        return frozenset(hosted)
 
-    def _operands_of(self, group: Group) -> frozenset[Position]:
+    def _operands_of(self, values: Values) -> frozenset[Position]:
         """The values that a group's instructions read."""
-        for instruction, _ in group.values:
+        for instruction, _ in values:
             if instruction not in self._operands:
                 operands = self.flow.module.instructions[instruction].operands
                 self._operands[instruction] = frozenset(self.flow.value((o, ())) for o in operands)
-        return frozenset().union(*(self._operands[instruction] for instruction, _ in group.values))
+        return frozenset().union(*(self._operands[instruction] for instruction, _ in values))
+
+
+class _Interference:
+    """Which values are in memory at the same time."""
+
+    def __init__(self, lendings: Iterable[Lending], ranges: dict[Position, Span]) -> None:
+        self._lendings = frozenset(lendings)
+        self._ranges = ranges
+        self._partners: dict[Position, set[Position]] = {}
+        for lender, borrower in self._lendings:
+            self._partners.setdefault(lender, set()).add(borrower)
+            self._partners.setdefault(borrower, set()).add(lender)
+
+    def stay(self, values: Values) -> _Stay:
+        """These values in some piece of memory."""
+        times, partners = 0, set[Position]()
+        for value in values:
+            start, end = self._ranges[value]
+            times |= (2 << end) - (1 << start)
+            partners |= self._partners.get(value, set())
+        return _Stay(values, times, partners, self)
+
+    def between(self, ours: Iterable[Position], theirs: Iterable[Position]) -> bool:
+        """Whether one of ours and one of theirs need memory at the same time, though the one may be written over."""
+        for a in ours:
+            for b in theirs:
+                (start, end), (other_start, other_end) = self._ranges[a], self._ranges[b]
+                lent, borrowed = (a, b) in self._lendings, (b, a) in self._lendings
+                if start <= other_end - borrowed and other_start <= end - lent:
+                    return True
+        return False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class _Stay:
+    """Values in some piece of memory.
+
+    Attributes:
+      times: when one of them is there, as bits.
+      partners: the values that may be written over one of them, or that one of them may be written over.
+    """
+
+    values: Values
+    times: int
+    partners: set[Position]
+    interference: _Interference
+
+
 class _Room:
-    """A result's memory, and the values that take turns in it."""
+    """A result's memory, in which values take turns."""
 
+    def __init__(self, first: _Stay) -> None:
+        self._guests = set(first.values)
+        self._times = first.times
+
+    def is_free_for(self, stay: _Stay) -> bool:
+        """Whether nothing else is there while these values need memory."""
+        if not self._times & stay.times:
+            return True
+        if self._guests.isdisjoint(stay.partners):  # nobody leaves one step sooner for them
+            return False
+        return not stay.interference.between(stay.values, self._guests)
+
+    def take(self, stay: _Stay) -> None:
+        """Lets these values in as well."""
+        self._guests.update(stay.values)
+        self._times |= stay.times
+
+
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """What a group of values is in any order in which the same one comes first."""
+
+    shape: Shape
     bytes: int
-    guests: list[Position]
+    kind: Kind
+    parameter: int | None
 
 
-def sharing_values(flow: Dataflow, values: Sequence[Position]) -> list[tuple[Position, ...]]:
+def sharing_values(flow: Dataflow, values: Sequence[Position]) -> list[Values]:
     """The values, tuples left out, in sets of those that lie in one piece of memory whatever the order."""
     return _together(flow, values, _sharing(flow, frozenset(values)))
 
@@ -179,7 +284,7 @@ def _sharing(flow: Dataflow, known: Collection[Position]) -> Sharing:
     return sharing
 
 
-def _together(flow: Dataflow, values: Iterable[Position], sharing: Sharing) -> list[tuple[Position, ...]]:
+def _together(flow: Dataflow, values: Iterable[Position], sharing: Sharing) -> list[Values]:
     members: dict[object, list[Position]] = {}
     for value in values:
         if not flow.module.instructions[value[0]].shape.at(value[1]).is_tuple:
@@ -260,37 +365,12 @@ def _elementwise_operands(module: Module, instruction: Instruction) -> Collectio
     return module.by_id[instruction.called[0]].elementwise_parameters
 
 
-def _lent(
-    group: Group, ranges: dict[Position, Span], lent: set[Position], lender_of: dict[Position, Position]
-) -> Group:
-    lender = lender_of.get(group.values[0])
-    if lender is None and lent.isdisjoint(group.values):
-        return group
-    return dataclasses.replace(
-        group, spans=tuple(_until(ranges[v], v in lent) for v in group.values), taken_from=lender
-    )
-
-
 def _until(span: Span, lent: bool) -> Span:
     return (span[0], max(span[0], span[1] - 1)) if lent else span
 
 
-def text_order(module: Module) -> Callable[[Iterable[Position]], int]:
+def text_order(module: Module, schedule: Schedule) -> Text:
     """Where the first of some values stands in the module's text; the entry computation first."""
     count = itertools.count()
-    at = {i: next(count) for c in reversed(module.computations) for i in c.text}
+    at = {i: next(count) for c in reversed(module.computations) if c.id in schedule.spans for i in c.text}
     return lambda values: min(at[i] for i, _ in values)
-
-
-def _interfere(
-    ours: Iterable[Position],
-    theirs: Iterable[Position],
-    lendings: frozenset[tuple[Position, Position]],
-    ranges: dict[Position, Span],
-) -> bool:
-    for a in ours:
-        for b in theirs:
-            (start, end), (other_start, other_end) = ranges[a], ranges[b]
-            if start <= other_end - ((b, a) in lendings) and other_start <= end - ((a, b) in lendings):
-                return True
-    return False

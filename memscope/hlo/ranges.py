@@ -45,36 +45,62 @@ def flatten(module: Module) -> Schedule:
     return Schedule(tuple(order), {i.id: t for t, i in enumerate(order)}, spans)
 
 
-def live_ranges(flow: Dataflow, schedule: Schedule) -> dict[Position, Span]:
-    """First and last time of every value, by the position that defines it.
+class LiveRanges:
+    """When each value of a module is alive: what reads it is found once, and looked up in many orders.
 
-    Arguments and results live throughout: the caller holds them. A donated argument is free once it is read.
+    Args:
+      schedule: any order of the module.
     """
-    last = max(0, len(schedule.instructions) - 1)
-    roots = {c.root: schedule.spans[c.id][1] for c in flow.module.computations if c.id in schedule.spans}
-    ranges: dict[Position, Span] = {}
 
-    def extend(position: Position, time: int) -> None:
-        value = flow.value(position)
-        start, end = ranges.get(value, (schedule.time.get(value[0], time), time))
-        ranges[value] = start, max(end, time)
+    def __init__(self, flow: Dataflow, schedule: Schedule) -> None:
+        self._last_of = {c.root: c.id for c in flow.module.computations if c.id in schedule.spans}
+        touched: dict[Position, dict[_Moment, None]] = {}
+        for instruction in schedule.instructions:
+            for position, moment in self._touches(flow, instruction):
+                touched.setdefault(flow.value(position), {})[moment] = None
+        self._touched = {value: tuple(moments) for value, moments in touched.items()}
+        donated = {(number, index) for _, number, index in flow.module.donations}
+        parameters = flow.module.entry.parameters.items()
+        arguments = {(p.id, index): (number, index) in donated for number, p in parameters for index in positions(p.shape)}
+        self._donated = [argument for argument, is_donated in arguments.items() if is_donated]
+        self._kept = [argument for argument, is_donated in arguments.items() if not is_donated]
 
-    for time, instruction in enumerate(schedule.instructions):
+    def of(self, schedule: Schedule) -> dict[Position, Span]:
+        """First and last time of every value, by the position that defines it.
+
+        Arguments and results live throughout: the caller holds them. A donated argument is free once it is read.
+        """
+        at: dict[_Moment, int] = dict(schedule.time.items())
+        for computation, (start, end) in schedule.spans.items():
+            at["start", computation], at["end", computation] = start, end
+        ranges: dict[Position, Span] = {}
+        for value, moments in self._touched.items():
+            times = [at[moment] for moment in moments]
+            ranges[value] = schedule.time.get(value[0], times[0]), max(times)
+        last = max(0, len(schedule.instructions) - 1)
+        return ranges | {a: (0, ranges[a][1]) for a in self._donated} | {a: (0, last) for a in self._kept}
+
+    def _touches(self, flow: Dataflow, instruction: Instruction) -> Iterator[tuple[Position, _Moment]]:
+        """What an instruction makes or reads, and until when that is needed for it."""
+        here: _Moment = instruction.id
+        root = self._last_of.get(instruction.id)
         for index in positions(instruction.shape):
             position = instruction.id, index
-            if instruction.id in roots or flow.value(position) == position:
-                extend(position, roots.get(instruction.id, time))
-        until = time
+            if root is not None or flow.value(position) == position:
+                yield position, here if root is None else ("end", root)
         if instruction.opcode == "while":  # the body's own copy of the state takes over as soon as it starts
-            until = schedule.spans[instruction.called[0]][0]
+            here = "start", instruction.called[0]
         for position in reads(flow.module, instruction):
-            extend(position, until)
-    donated = {(number, index) for _, number, index in flow.module.donations}
-    for number, parameter in flow.module.entry.parameters.items():
-        for index in positions(parameter.shape):
-            until = ranges[parameter.id, index][1] if (number, index) in donated else last
-            ranges[parameter.id, index] = 0, until
-    return ranges
+            yield position, here
+
+
+_Moment = int | tuple[str, int]
+"""When an instruction runs, by its id, or when a computation starts or ends."""
+
+
+def live_ranges(flow: Dataflow, schedule: Schedule) -> dict[Position, Span]:
+    """First and last time of every value in one order."""
+    return LiveRanges(flow, schedule).of(schedule)
 
 
 def reads(module: Module, instruction: Instruction) -> Iterator[Position]:

@@ -54,26 +54,36 @@ class ComputationOrder:
 
     def sequence(self, order: Order) -> tuple[str, ...]:
         """The names of all the computation's instructions, in an order of its nodes."""
-        waiting = {i.id: len({*i.operands, *i.controls}) for i in self.computation.instructions}
-        users: dict[int, list[Instruction]] = {}
-        for instruction in self.computation.instructions:
-            for before in {*instruction.operands, *instruction.controls}:
-                users.setdefault(before, []).append(instruction)
+        waiting = {i: len(before) for i, before in self._before.items()}
         names: list[str] = []
 
         def run(instruction: Instruction) -> None:
             names.append(instruction.name)
-            for user in users.get(instruction.id, ()):
+            for user in self._users.get(instruction.id, ()):
                 waiting[user.id] -= 1
                 if not waiting[user.id] and user.opcode in _SILENT:
                     run(user)
 
         for instruction in self.computation.instructions:
-            if instruction.opcode in _SILENT and not {*instruction.operands, *instruction.controls}:
+            if instruction.opcode in _SILENT and not self._before[instruction.id]:
                 run(instruction)
         for node in order:
             run(self.nodes[node])
         return tuple(names)
+
+    @functools.cached_property
+    def _before(self) -> dict[int, frozenset[int]]:
+        """The instructions that each one waits for."""
+        return {i.id: frozenset((*i.operands, *i.controls)) for i in self.computation.instructions}
+
+    @functools.cached_property
+    def _users(self) -> dict[int, list[Instruction]]:
+        """The instructions that wait for each one."""
+        users: dict[int, list[Instruction]] = {}
+        for instruction in self.computation.instructions:
+            for before in self._before[instruction.id]:
+                users.setdefault(before, []).append(instruction)
+        return users
 
     def order_of(self, names: Sequence[str]) -> Order | None:
         """The nodes in the order of these names; None where some are missing."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import re
 import threading
 import uuid
@@ -36,11 +37,13 @@ class Request:
     Attributes:
       token: to be part of the name of the function that is compiled.
       rank: where each instruction is to run among those of its computation, by name.
+      chained: each is to wait for the one before it as well, so that XLA writes its module in that order.
       applied: the pass has put it in place.
     """
 
     token: str
     rank: Mapping[str, int]
+    chained: bool = False
     applied: bool = False
     error: BaseException | None = None
 
@@ -54,15 +57,16 @@ _registering = threading.Lock()
 
 
 @contextlib.contextmanager
-def ordering(order: Iterable[str]) -> Iterator[Request]:
+def ordering(order: Iterable[str], chained: bool = False) -> Iterator[Request]:
     """While it is open, this thread can compile a module in an order of its own: one named after the request's token.
 
     Whether that was done, the request says afterwards.
 
     Args:
       order: names of the instructions of every computation to be ordered, each computation's in its order.
+      chained: whether XLA is to write the module in that order, too.
     """
-    request = Request(_MARK + uuid.uuid4().hex, {instruction: i for i, instruction in enumerate(order)})
+    request = Request(_MARK + uuid.uuid4().hex, {instruction: i for i, instruction in enumerate(order)}, chained)
     _requests[request.token] = request
     try:
         _register()
@@ -92,7 +96,7 @@ def _pass(serialized: bytes) -> bytes | None:
     if request is None:
         return None
     try:
-        ordered = reordered(serialized, request.rank)
+        ordered = reordered(serialized, request.rank, request.chained)
         request.applied = True
         return ordered
     except BaseException as error:
@@ -100,10 +104,11 @@ def _pass(serialized: bytes) -> bytes | None:
         return None
 
 
-def reordered(serialized: bytes, rank: Mapping[str, int]) -> bytes:
+def reordered(serialized: bytes, rank: Mapping[str, int], chained: bool = False) -> bytes:
     """The module with the sequences of its schedule sorted by rank; a computation without ranks keeps its own.
 
-    Nothing of the module is written anew: a schedule that is read after another one replaces its sequences.
+    Unless it is chained nothing of the module is written anew: a schedule that is read after another one replaces its
+    sequences.
 
     Raises:
       OrderError: a computation has ranks for some of its instructions only, or they contradict its data flow.
@@ -122,7 +127,19 @@ def reordered(serialized: bytes, rank: Mapping[str, int]) -> bytes:
         sequence = sorted(module.schedule.sequences[computation.id].instruction_ids, key=lambda i: rank[names[i]])
         _check(computation, sequence)
         change.schedule.sequences[computation.id].instruction_ids.extend(sequence)
-    return serialized + change.SerializeToString()
+        if chained:
+            _chain(computation, sequence)
+    return (module.SerializeToString() if chained else serialized) + change.SerializeToString()
+
+
+def _chain(computation: hlo_pb2.Computation, sequence: Sequence[int]) -> None:
+    """Makes each instruction wait for the one before it, and stand after it, as XLA reads predecessors first."""
+    by_id = {i.id: i for i in computation.instructions}
+    for before, after in itertools.pairwise(sequence):
+        if before not in (*by_id[after].operand_ids, *by_id[after].control_predecessor_ids):
+            by_id[after].control_predecessor_ids.append(before)
+    time = {instruction: t for t, instruction in enumerate(sequence)}
+    computation.instructions.sort(key=lambda i: time[i.id])
 
 
 def _check(computation: hlo_pb2.Computation, sequence: Sequence[int]) -> None:

@@ -22,7 +22,7 @@ from ..sizes import format_bytes
 from ..target import Target
 from ..trace import trace_flat
 from .from_hlo import ComputationOrder, OrderingProblems
-from .predict import in_order, temporary_heap
+from .predict import HeapModel, ModuleOrder
 from .search import DEFAULT, OURS, WORTH, Found, Progress, Scheduled
 from .solve import solve
 from .steps import run_in_steps, steps_of
@@ -164,8 +164,8 @@ class _BestOrder:
         return _traced(run_in_steps(self._from.program, self.steps), self._from.program, target)
 
     def _heap_bytes(self, order: Order) -> int:
-        ordered = in_order(self._module, {self._entry.computation.id: self._entry.sequence(order)})
-        return temporary_heap(ordered, on_gpu=True)[0].bytes
+        whole = ModuleOrder({self._entry.computation.id: self._entry.sequence(order)})
+        return HeapModel(self._module, on_gpu=True).lay_out(whole).heap.bytes
 
 
 def _entry_problem(problems: OrderingProblems) -> ComputationOrder:

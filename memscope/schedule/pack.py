@@ -9,16 +9,13 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from ..hlo.heap import Block, Heap
-from ..hlo.module import Module
-from ..hlo.ranges import flatten
 from .from_hlo import ComputationOrder
-from .predict import HeapModel, in_order, temporary_heap
+from .predict import HeapModel, LaidOut, ModuleOrder
 from .problem import Order
 
-PATIENCE, WALKS = 300, 8
+PATIENCE, WALKS = 300, 24
 """Moves without a gain after which a walk ends and another one begins somewhere else; how many there are at most."""
 
 WORTH, CLOSE = 0.001, 0.01
@@ -44,26 +41,25 @@ SLACK = 1.01
 
 
 def packed(
-    module: Module,
+    model: HeapModel,
     computation: ComputationOrder,
-    others: Mapping[int, Sequence[str]],
-    orders: Sequence[Order],
+    starts: Sequence[tuple[Order, ModuleOrder]],
     bound: int,
     deadline: float,
-) -> tuple[Order, int]:
+) -> tuple[ModuleOrder, int]:
     """An order whose heap is no larger than that of any of those given, and the bytes of that heap.
 
     Args:
-      computation: what is ordered, of `module`.
-      others: the orders of the module's other computations.
-      orders: where to start from, in turn; the best first.
+      model: of the module.
+      computation: what is ordered.
+      starts: where to begin, in turn, the best first: an order of the computation, and that of the whole module which
+        has it; a walk from there is chained if that is.
       bound: bytes that no heap can go below: being near them ends the search.
       deadline: when to stop, by `time.perf_counter`.
     """
-    model = HeapModel(module)
     best: _Walk | None = None
-    for seed, order in enumerate(itertools.islice(itertools.cycle(orders), WALKS)):
-        walk = _Walk(model, module, computation, others, order, random.Random(seed))
+    for seed, (order, whole) in enumerate(itertools.islice(itertools.cycle(starts), WALKS)):
+        walk = _Walk(model, computation, order, whole, random.Random(seed))
         best = walk if best is None or walk.lowest < best.lowest else best
         since = 0
         while since < PATIENCE and best.lowest > (1 + WORTH) * bound and time.perf_counter() < deadline:
@@ -79,25 +75,22 @@ class _Walk:
     """A random walk over orders that keeps near the lowest heap so far.
 
     Attributes:
-      best, lowest: the order whose heap is lowest, and the bytes of that.
+      best, lowest: the module's order whose heap is lowest, and the bytes of that.
     """
 
     def __init__(
         self,
         model: HeapModel,
-        module: Module,
         computation: ComputationOrder,
-        others: Mapping[int, Sequence[str]],
         order: Order,
+        whole: ModuleOrder,
         generator: random.Random,
     ) -> None:
-        self._model, self._generator = model, generator
-        self._module, self._computation, self._others = module, computation, others
+        self._model, self._computation, self._generator = model, computation, generator
         self._number = {node.name: n for n, node in enumerate(computation.nodes)}
-        ordered = self._in_order(order)
-        heap, blocks = temporary_heap(ordered)
-        self.best, self.lowest = order, heap.bytes
-        self._accept(order, ordered, heap, blocks)
+        laid_out = model.lay_out(whole)
+        self.best, self.lowest = whole, laid_out.heap.bytes
+        self._accept(order, whole, laid_out)
 
     def step(self, drift: float) -> bool:
         """Tries a move or a few; whether there is a lower heap for it.
@@ -108,24 +101,20 @@ class _Walk:
         order, most = self._moved(), int((1 + drift) * self.lowest)
         if order == self._order or self._computation.problem.peak(order) > SLACK * max(most, self._live):
             return False
-        ordered = self._in_order(order)
-        laid_out = self._model.lay_out(ordered, most)
+        whole = self._whole.with_sequence(self._computation.computation.id, self._computation.sequence(order))
+        laid_out = self._model.lay_out_within(whole, most)
         if laid_out is None:
             return False
-        self._accept(order, ordered, *laid_out)
-        if self._heap.bytes >= self.lowest:
+        self._accept(order, whole, laid_out)
+        if laid_out.heap.bytes >= self.lowest:
             return False
-        self.best, self.lowest = order, self._heap.bytes
+        self.best, self.lowest = whole, laid_out.heap.bytes
         return True
 
-    def _in_order(self, order: Order) -> Module:
-        sequence = self._computation.sequence(order)
-        return in_order(self._module, {**self._others, self._computation.computation.id: sequence})
-
-    def _accept(self, order: Order, ordered: Module, heap: Heap, blocks: Sequence[Block]) -> None:
-        self._order, self._heap, self._blocks = order, heap, blocks
+    def _accept(self, order: Order, whole: ModuleOrder, laid_out: LaidOut) -> None:
+        self._order, self._whole, self._laid_out = order, whole, laid_out
         self._live = self._computation.problem.peak(order)
-        self._line = [self._number.get(i.name) for i in flatten(ordered).instructions]
+        self._line = [self._number.get(name) for name in laid_out.line]
 
     def _moved(self) -> Order:
         order = list(self._order)
@@ -136,15 +125,17 @@ class _Walk:
         return tuple(order)
 
     def _nearby(self) -> list[int]:
-        """The nodes that run around the life of one of the highest buffers."""
+        """The nodes that run around the life of one of the highest buffers, mostly of a large one."""
+        heap, blocks = self._laid_out.heap, self._laid_out.blocks
         highest = [
             block
-            for block, offset in zip(self._blocks, self._heap.offsets, strict=True)
-            if offset + block.bytes >= HIGHEST * self._heap.bytes
+            for block, offset in zip(blocks, heap.offsets, strict=True)
+            if offset + block.bytes >= HIGHEST * heap.bytes
         ]
         if not highest:
             return []
-        start, end = self._generator.choice(self._generator.choice(highest).spans)
+        (block,) = self._generator.choices(highest, weights=[block.bytes for block in highest])
+        start, end = self._generator.choice(block.spans)
         return [node for node in self._line[max(0, start - AROUND) : end + AROUND + 1] if node is not None]
 
     def _move(self, order: list[int], node: int) -> None:
@@ -153,4 +144,5 @@ class _Walk:
         time = {n: t for t, n in enumerate(order)}
         first = max((time[n] for n in problem.predecessors[node]), default=-1) + 1
         last = min((time[n] for n in problem.successors[node]), default=len(order)) - 1
-        order.insert(self._generator.randint(first, last), order.pop(time[node]))
+        anywhere = self._generator.randint(first, last)
+        order.insert(self._generator.choice((first, last, anywhere, anywhere)), order.pop(time[node]))

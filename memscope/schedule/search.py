@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import time
 import warnings
@@ -21,7 +22,7 @@ from .from_hlo import ComputationOrder, OrderingProblems
 from .hook import ordering
 from .hosts import bound_by_nodes
 from .pack import packed
-from .predict import Sequences, in_order, temporary_heap
+from .predict import HeapModel, ModuleOrder
 from .problem import Order
 from .solve import solve
 
@@ -126,7 +127,7 @@ def find_order(
     room = int(enough - default.peak_bytes + default.temp_bytes)
     if module.donations and orders.ranked[0][1] < room and can_ask_otherwise(program, module):
         progress("confirming an order by which donations are kept")
-        results = results_as_made(module, orders.ranked[0][0][module.entry_id])
+        results = results_as_made(module, orders.ranked[0][0].sequences[module.entry_id])
         steered = compile_with_results(program, results, module, build, target, MEMORY_OPTIMISED)
         confirmed.append(Scheduled(STEERED, *steered))
     promising = [(order, temps) for order, temps in settable.ranked if temps < room - default.alias_bytes]
@@ -170,17 +171,17 @@ def _peak_bound(default: Compiled, temp_bound: int) -> int:
 
 
 def _confirmed(
-    program: Program, build: Build, target: Target, promising: Sequence[tuple[Sequences, int]]
+    program: Program, build: Build, target: Target, promising: Sequence[tuple[ModuleOrder, int]]
 ) -> list[Scheduled]:
     """The best of the orders that XLA could be given, compiled; with a warning where it could not.
 
     More than one only as far as XLA does not come to what was predicted.
     """
     confirmed: list[Scheduled] = []
-    for sequences, predicted in promising:
+    for order, predicted in promising:
         if confirmed and min(each.temp_bytes for each in confirmed) <= predicted:
             break
-        made = _compile(program, build, target, sequences, predicted)
+        made = _compile(program, build, target, order, predicted)
         if isinstance(made, str):
             warnings.warn(
                 f"an order that was found for {program.name} could not be set inside XLA ({made}).",
@@ -192,10 +193,10 @@ def _confirmed(
     return confirmed
 
 
-def _compile(program: Program, build: Build, target: Target, sequences: Sequences, predicted: int) -> Scheduled | str:
+def _compile(program: Program, build: Build, target: Target, order: ModuleOrder, predicted: int) -> Scheduled | str:
     """The program in an order, or why XLA could not be given it."""
     try:
-        with ordering(name for sequence in sequences.values() for name in sequence) as request:
+        with ordering(order.names, order.chained) as request:
             run = run_program(program)
             run.__name__ = program.name + request.token
             compiled = compile_flat(run, program, build, target)
@@ -226,25 +227,31 @@ class _Orders:
         self.bound = 0
         self.ranked = self._ranked()
 
-    def _ranked(self) -> list[tuple[Sequences, int]]:
-        """Orders of the module, each with its predicted bytes of temporaries, best first."""
+    def _ranked(self) -> list[tuple[ModuleOrder, int]]:
+        """Orders of the module, each with its predicted bytes of temporaries, best first.
+
+        With a chain and without: XLA's choice among equally large values is in one program better with it, in another
+        one without.
+        """
         chosen: dict[int, Sequence[str]] = {}
         for computation in self._problems.computations:
             problem = self._problems.problem(computation, self._held)
             orders = self._solved(problem)
             if computation is not self._module.entry:
                 chosen[computation.id] = problem.sequence(orders[0])
-        candidates = [{**chosen, computation.id: problem.sequence(order)} for order in orders]
-        ranked = sorted(zip(map(self._predicted, candidates), orders, candidates, strict=True), key=lambda r: r[0])
-        self._raise_bound(problem, ranked[0][1], (1 - WORTH) * ranked[0][0])
-        if not self._module.donations:  # of an order that can't be set, only the bound is of use
-            starts = [order for predicted, order, _ in ranked if predicted <= NEAR * ranked[0][0]]
-            order, predicted = packed(self._module, problem, chosen, starts, self.bound, self._until)
-            ranked.insert(0, (predicted, order, {**chosen, computation.id: problem.sequence(order)}))
-        return [(sequences, predicted) for predicted, _, sequences in ranked]
-
-    def _predicted(self, sequences: Sequences) -> int:
-        return temporary_heap(in_order(self._module, sequences))[0].bytes
+        model, settable = HeapModel(self._module), not self._module.donations
+        starts: list[tuple[int, Order, ModuleOrder]] = []
+        for order, chained in itertools.product(orders, (False, True) if settable else (False,)):
+            whole = ModuleOrder({**chosen, computation.id: problem.sequence(order)}, chained)
+            starts.append((model.lay_out(whole).heap.bytes, order, whole))
+        starts.sort(key=lambda start: start[0])
+        lowest, best, _ = starts[0]
+        self._raise_bound(problem, best, (1 - WORTH) * lowest)
+        ranked = [(whole, predicted) for predicted, _, whole in starts]
+        if settable:  # of an order that can't be set, only the bound is of use
+            near = [(order, whole) for predicted, order, whole in starts if predicted <= NEAR * lowest]
+            ranked.insert(0, packed(model, problem, near, self.bound, self._until))
+        return ranked
 
     def _solved(self, computation: ComputationOrder) -> list[Order]:
         """Orders of one computation, best first; what it holds, and may hold at the least, is noted down."""
