@@ -124,7 +124,7 @@ def test_the_heap_is_that_of_xla_in_another_order_with_the_same_results(name: st
         run.__name__ = "reordered" + request.token
         other = compile_flat(run, program, Build.PLAIN, resolve(None))
     assert request.applied, request.error
-    predicted = HeapModel(module).lay_out(order).heap.bytes
+    predicted = HeapModel(module).heap_bytes(order)
     assert predicted == pytest.approx(other.temp_bytes, rel=0.002, abs=1024)
     rng = np.random.default_rng(0)
     leaves = [rng.normal(size=a.shape).astype(a.dtype) for a in jax.tree.leaves(args)]

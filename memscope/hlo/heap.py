@@ -83,8 +83,6 @@ def best_fit(blocks: Sequence[Block], alignment: int = ALIGNMENT) -> Heap:
 
 def best_fit_within(blocks: Sequence[Block], limit: int | None, alignment: int = ALIGNMENT) -> Heap | None:
     """The same, or None where it would be larger than the limit: that often shows before all of it is laid out."""
-    if limit is not None and most_alive(blocks) > limit:
-        return None
     clocked = _clocked(blocks)
     orders: tuple[Callable[[int], tuple[int, ...]], ...] = (
         lambda i: (-clocked[i].bytes, clocked[i].spans[0][0] - clocked[i].spans[0][1], i),
@@ -96,6 +94,11 @@ def best_fit_within(blocks: Sequence[Block], limit: int | None, alignment: int =
 
 def most_alive(blocks: Iterable[Block]) -> int:
     """The most bytes of blocks alive at one step: no heap is smaller."""
+    return max(alive_from(blocks).values(), default=0)
+
+
+def alive_from(blocks: Iterable[Block]) -> dict[int, int]:
+    """The bytes of the blocks alive, by the steps at which they change, in order."""
     change: collections.Counter[int] = collections.Counter()
     for block in blocks:
         until = -1
@@ -104,7 +107,8 @@ def most_alive(blocks: Iterable[Block]) -> int:
                 change[max(start, until + 1)] += block.bytes
                 change[end + 1] -= block.bytes
                 until = end
-    return max(itertools.accumulate(change[step] for step in sorted(change)), default=0)
+    steps = sorted(change)
+    return dict(zip(steps, itertools.accumulate(change[step] for step in steps), strict=True))
 
 
 def _clocked(blocks: Sequence[Block]) -> list[Block]:

@@ -47,6 +47,10 @@ class Group:
     taken_from: Position | None = None
 
 
+_IN_PLACE = frozenset({"dynamic-update-slice", "scatter"})
+"""Their results lie where their first operands were."""
+
+
 class Sharing:
     """Sets of keys that share memory."""
 
@@ -313,8 +317,9 @@ def _must_share(flow: Dataflow) -> Iterator[tuple[Position, Position]]:
                 for index, _ in instruction.shape.leaves():
                     for called in instruction.called:
                         yield (here, index), flow.value((module.by_id[called].root, index))
-            case "dynamic-update-slice":
-                yield (here, ()), flow.value((instruction.operands[0], ()))
+            case opcode if opcode in _IN_PLACE:
+                for number, (index, _) in enumerate(instruction.shape.leaves()):  # a scatter may update several
+                    yield (here, index), flow.value((instruction.operands[number], ()))
             case "fusion":
                 for index, operand in _updates_in_place(module.by_id[instruction.called[0]]):
                     yield (here, index), flow.value((instruction.operands[operand], ()))
@@ -325,13 +330,13 @@ def _must_share(flow: Dataflow) -> Iterator[tuple[Position, Position]]:
 
 
 def _updates_in_place(fusion: Computation) -> Iterator[tuple[Index, int]]:
-    """(index in the result, operand number) of each result that is an operand with one slice replaced."""
+    """(index in the result, operand number) of each result that is an operand with a part replaced."""
     by_id = {i.id: i for i in fusion.instructions}
     root = by_id[fusion.root]
     outputs = enumerate(root.operands) if root.opcode == "tuple" else [(None, root.id)]
     for number, output in outputs:
         update = _past_bitcasts(by_id, by_id[output])
-        if update.opcode == "dynamic-update-slice":
+        if update.opcode in _IN_PLACE and not update.shape.is_tuple:
             target = _past_bitcasts(by_id, by_id[update.operands[0]])
             if target.opcode == "parameter":
                 yield () if number is None else (number,), target.parameter_number

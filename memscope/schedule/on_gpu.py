@@ -165,7 +165,7 @@ class _BestOrder:
 
     def _heap_bytes(self, order: Order) -> int:
         whole = ModuleOrder({self._entry.computation.id: self._entry.sequence(order)})
-        return HeapModel(self._module, on_gpu=True).lay_out(whole).heap.bytes
+        return HeapModel(self._module, on_gpu=True).heap_bytes(whole)
 
 
 def _entry_problem(problems: OrderingProblems) -> ComputationOrder:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from ..hlo.heap import Block, Heap, alive_from, most_alive
 from .from_hlo import ComputationOrder
-from .predict import HeapModel, LaidOut, ModuleOrder
+from .predict import HeapModel, ModuleOrder, Placed
 from .problem import Order
 
 PATIENCE, WALKS = 300, 24
@@ -28,10 +29,17 @@ The threshold of Dueck's record-to-record travel (1993); with more of it the wal
 """
 
 HIGHEST = 0.98
-"""Buffers that end above this part of the heap are those whose surroundings are changed."""
+"""What is near the top of the heap, or near the peak: above this part of it."""
 
 AROUND = 3
-"""Instructions before and after a buffer's life that count as its surroundings."""
+"""Instructions before and after the first and the last step of a buffer that count as its surroundings."""
+
+ALONE, REACH = 0.6, 40
+"""How many of the moves are of one instruction between its neighbours in the data flow; how many others are passed by
+the rest, which take along what depends on it."""
+
+PEAK = 0.6
+"""How often it is the buffers alive at the peak that are looked at; else those at the top of the heap."""
 
 FOCUS = 0.8
 """How many of the moves are of instructions there; the rest are of any."""
@@ -88,9 +96,10 @@ class _Walk:
     ) -> None:
         self._model, self._computation, self._generator = model, computation, generator
         self._number = {node.name: n for n, node in enumerate(computation.nodes)}
-        laid_out = model.lay_out(whole)
-        self.best, self.lowest = whole, laid_out.heap.bytes
-        self._accept(order, whole, laid_out)
+        placed = model.place(whole)
+        heap = model.heap(placed)
+        self.best, self.lowest = whole, heap.bytes
+        self._accept(order, whole, placed, heap)
 
     def step(self, drift: float) -> bool:
         """Tries a move or a few; whether there is a lower heap for it.
@@ -102,41 +111,60 @@ class _Walk:
         if order == self._order or self._computation.problem.peak(order) > SLACK * max(most, self._live):
             return False
         whole = self._whole.with_sequence(self._computation.computation.id, self._computation.sequence(order))
-        laid_out = self._model.lay_out_within(whole, most)
-        if laid_out is None:
+        placed = self._model.place(whole)
+        alive = most_alive(placed.blocks)
+        if alive > most:
             return False
-        self._accept(order, whole, laid_out)
-        if laid_out.heap.bytes >= self.lowest:
+        may_be_lower = alive < self.lowest  # else there is no need to lay it out
+        heap = self._model.heap_within(placed, most) if may_be_lower else None
+        if may_be_lower and heap is None:
             return False
-        self.best, self.lowest = whole, laid_out.heap.bytes
+        self._accept(order, whole, placed, heap)
+        if heap is None or heap.bytes >= self.lowest:
+            return False
+        self.best, self.lowest = whole, heap.bytes
         return True
 
-    def _accept(self, order: Order, whole: ModuleOrder, laid_out: LaidOut) -> None:
-        self._order, self._whole, self._laid_out = order, whole, laid_out
+    def _accept(self, order: Order, whole: ModuleOrder, placed: Placed, heap: Heap | None) -> None:
+        self._order, self._whole, self._blocks, self._heap = order, whole, placed.blocks, heap
         self._live = self._computation.problem.peak(order)
-        self._line = [self._number.get(name) for name in laid_out.line]
+        self._line = [self._number.get(name) for name in placed.line]
 
     def _moved(self) -> Order:
         order = list(self._order)
         nearby = self._nearby()
         for _ in range(self._generator.choice((1, 1, 2, 3))):
             focused = nearby and self._generator.random() < FOCUS
-            self._move(order, self._generator.choice(nearby if focused else order))
+            node = self._generator.choice(nearby if focused else order)
+            if self._generator.random() < ALONE:
+                self._move(order, node)
+            else:
+                self._move_with_others(order, node)
         return tuple(order)
 
     def _nearby(self) -> list[int]:
-        """The nodes that run around the life of one of the highest buffers, mostly of a large one."""
-        heap, blocks = self._laid_out.heap, self._laid_out.blocks
-        highest = [
-            block
-            for block, offset in zip(blocks, heap.offsets, strict=True)
-            if offset + block.bytes >= HIGHEST * heap.bytes
-        ]
-        if not highest:
+        """The nodes around the first and the last step of a buffer that stands in the way, mostly of a large one."""
+        blocks = self._at_the_peak() if self._heap is None or self._generator.random() < PEAK else self._highest(self._heap)
+        if not blocks:
             return []
-        (block,) = self._generator.choices(highest, weights=[block.bytes for block in highest])
-        start, end = self._generator.choice(block.spans)
-        return [node for node in self._line[max(0, start - AROUND) : end + AROUND + 1] if node is not None]
+        (block,) = self._generator.choices(blocks, weights=[block.bytes for block in blocks])
+        span = self._generator.choice(block.spans)
+        ends = {step for end in span for step in range(max(0, end - AROUND), end + AROUND + 1)}
+        nodes = (self._line[step] for step in sorted(ends) if step < len(self._line))
+        return [node for node in nodes if node is not None]
+
+    def _at_the_peak(self) -> list[Block]:
+        """The buffers alive at a step with about the most of them."""
+        alive = alive_from(self._blocks)
+        most = max(alive.values(), default=0)
+        steps = [step for step, held in alive.items() if held >= HIGHEST * most]
+        step = self._generator.choice(steps or [0])
+        return [block for block in self._blocks if any(start <= step <= end for start, end in block.spans)]
+
+    def _highest(self, heap: Heap) -> list[Block]:
+        """The buffers at the top of the heap."""
+        tops = (offset + block.bytes for block, offset in zip(self._blocks, heap.offsets, strict=True))
+        return [block for block, top in zip(self._blocks, tops, strict=True) if top >= HIGHEST * heap.bytes]
 
     def _move(self, order: list[int], node: int) -> None:
         """To another place between what must run before and what must run after it."""
@@ -146,3 +174,26 @@ class _Walk:
         last = min((time[n] for n in problem.successors[node]), default=len(order)) - 1
         anywhere = self._generator.randint(first, last)
         order.insert(self._generator.choice((first, last, anywhere, anywhere)), order.pop(time[node]))
+
+    def _move_with_others(self, order: list[int], node: int) -> None:
+        """Past some of the others, and whatever can't be passed along with it."""
+        here = order.index(node)
+        far = self._generator.randint(1, REACH)
+        if self._generator.random() < 0.5:
+            part = order[here : here + far + 1]
+            order[here : here + far + 1] = _apart(part, self._computation.problem.predecessors)
+        else:
+            part = order[max(0, here - far) : here + 1]
+            order[max(0, here - far) : here + 1] = _apart(part[::-1], self._computation.problem.successors)[::-1]
+
+
+def _apart(part: Sequence[int], before: Sequence[Collection[int]]) -> list[int]:
+    """The first node of these, and what must come after it, behind all the others."""
+    moving: dict[int, None] = {part[0]: None}
+    staying: list[int] = []
+    for node in part[1:]:
+        if moving.keys() & before[node]:
+            moving[node] = None
+        else:
+            staying.append(node)
+    return [*staying, *moving]

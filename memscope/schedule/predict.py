@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..hlo.dataflow import Dataflow
 from ..hlo.gpu_sharing import may_take_over_on_gpu
-from ..hlo.heap import ALIGNMENT, GPU_ALIGNMENT, Block, Heap, best_fit_within, block_of_groups, temporary_blocks
+from ..hlo.heap import ALIGNMENT, GPU_ALIGNMENT, Block, Heap, best_fit, best_fit_within, block_of_groups, temporary_blocks
 from ..hlo.module import Computation, Module
 from ..hlo.place import Rules, text_order
 from ..hlo.ranges import LiveRanges, flatten
@@ -52,15 +52,14 @@ def _sorted(computation: Computation, sequence: Sequence[str], chained: bool) ->
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LaidOut:
-    """A module's temporaries in the heap that an order makes.
+class Placed:
+    """A module's temporaries in some order.
 
     Attributes:
-      blocks: in the order of the module's text; `heap.offsets` says where each lies.
+      blocks: those that take turns in one place, in the order of the module's text.
       line: the names of all instructions as they run.
     """
 
-    heap: Heap
     blocks: tuple[Block, ...]
     line: tuple[str, ...]
 
@@ -79,25 +78,30 @@ class HeapModel:
         self._ranges = LiveRanges(flow, flatten(module))
         self._alignment = GPU_ALIGNMENT if on_gpu else ALIGNMENT
 
-    def lay_out(self, order: ModuleOrder) -> LaidOut:
-        """The heap of the module in an order."""
-        laid_out = self.lay_out_within(order, None)
-        assert laid_out is not None
-        return laid_out
-
-    def lay_out_within(self, order: ModuleOrder, limit: int | None) -> LaidOut | None:
-        """The same, or None where the heap is larger than the limit: that often shows before all of it is laid out."""
+    def place(self, order: ModuleOrder) -> Placed:
+        """What is to be laid out in the heap where the module is in that order."""
         ordered = in_order(self._module, order)
         schedule = flatten(ordered)
         text = text_order(ordered, schedule)
         groups = self._rules.place(schedule, self._ranges.of(schedule), text)
         together = sorted(temporary_blocks(groups), key=lambda block: text(block[0].values))
-        blocks = tuple(map(block_of_groups, together))
-        heap = best_fit_within(blocks, limit, self._alignment)
-        return None if heap is None else LaidOut(heap, blocks, tuple(i.name for i in schedule.instructions))
+        return Placed(tuple(map(block_of_groups, together)), tuple(i.name for i in schedule.instructions))
+
+    def heap(self, placed: Placed) -> Heap:
+        """The heap that XLA makes of it."""
+        return best_fit(placed.blocks, self._alignment)
+
+    def heap_within(self, placed: Placed, limit: int) -> Heap | None:
+        """The same, or None where it is larger than the limit: that often shows before all of it is laid out."""
+        return best_fit_within(placed.blocks, limit, self._alignment)
+
+    def heap_bytes(self, order: ModuleOrder) -> int:
+        """The size of the heap of the module in that order."""
+        return self.heap(self.place(order)).bytes
 
 
 def temporary_heap(module: Module, on_gpu: bool = False) -> tuple[Heap, tuple[Block, ...]]:
     """The heap of a module's temporaries in the order that it has, and the blocks in it."""
-    laid_out = HeapModel(module, on_gpu).lay_out(ModuleOrder({}))
-    return laid_out.heap, laid_out.blocks
+    model = HeapModel(module, on_gpu)
+    placed = model.place(ModuleOrder({}))
+    return model.heap(placed), placed.blocks

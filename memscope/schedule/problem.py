@@ -163,4 +163,4 @@ class OrderProblem:
 def _span(storage: Storage | Lifetime, time: dict[int, int]) -> tuple[int, int]:
     if not storage.starts or not storage.ends:
         return 0, -1
-    return min(time[node] for node in storage.starts), max(time[node] for node in storage.ends)
+    return min(map(time.__getitem__, storage.starts)), max(map(time.__getitem__, storage.ends))

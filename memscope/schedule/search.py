@@ -243,7 +243,7 @@ class _Orders:
         starts: list[tuple[int, Order, ModuleOrder]] = []
         for order, chained in itertools.product(orders, (False, True) if settable else (False,)):
             whole = ModuleOrder({**chosen, computation.id: problem.sequence(order)}, chained)
-            starts.append((model.lay_out(whole).heap.bytes, order, whole))
+            starts.append((model.heap_bytes(whole), order, whole))
         starts.sort(key=lambda start: start[0])
         lowest, best, _ = starts[0]
         self._raise_bound(problem, best, (1 - WORTH) * lowest)
