@@ -176,7 +176,7 @@ def test_where_temporaries_are_most_of_the_peak_donated_state_is_given_back_afte
 
 
 def test_a_pass_that_fails_leaves_xlas_order_and_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(serialized: bytes, rank: Any) -> bytes:
+    def fails(*_: Any) -> bytes:
         raise ZeroDivisionError("injected")
 
     monkeypatch.setattr(hook, "reordered", fails)

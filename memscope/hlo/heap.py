@@ -92,13 +92,8 @@ def best_fit_within(blocks: Sequence[Block], limit: int | None, alignment: int =
     return min((heap for heap in heaps if heap is not None), key=lambda heap: heap.bytes, default=None)
 
 
-def most_alive(blocks: Iterable[Block]) -> int:
-    """The most bytes of blocks alive at one step: no heap is smaller."""
-    return max(alive_from(blocks).values(), default=0)
-
-
 def alive_from(blocks: Iterable[Block]) -> dict[int, int]:
-    """The bytes of the blocks alive, by the steps at which they change, in order."""
+    """The bytes of the blocks alive, by the steps at which they change, in order; no heap is smaller than the most."""
     change: collections.Counter[int] = collections.Counter()
     for block in blocks:
         until = -1

@@ -1,17 +1,18 @@
-"""Orders that XLA's heap lays out more tightly, found by moving instructions one by one.
+"""Orders that need less of XLA's heap, found by moving instructions.
 
-Orders whose live bytes are alike leave gaps of different size between buffers: up to 8% of the heap. The model of the
-heap is exact and takes some milliseconds, so that some hundred moves can be tried.
+Orders whose live bytes are alike leave gaps of different size between buffers, up to 8% of the heap, and differ in what
+fits into results' memory. The model of both is exact and takes a few milliseconds: some hundred moves can be tried.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from ..hlo.heap import Block, Heap, alive_from, most_alive
+from ..hlo.heap import Block, Heap, alive_from
 from .from_hlo import ComputationOrder
 from .predict import HeapModel, ModuleOrder, Placed
 from .problem import Order
@@ -22,11 +23,8 @@ PATIENCE, WALKS = 300, 24
 WORTH, CLOSE = 0.001, 0.01
 """How far from the bound a heap may be for a walk to end, and for no other one to begin."""
 
-STUCK, DRIFT = 100, 0.002
-"""After so many moves in vain the heap may be by this share above the lowest: many a better one lies behind worse.
-
-The threshold of Dueck's record-to-record travel (1993); with more of it the walk lost its way.
-"""
+STEEP = 50.0
+"""How little steps below the peak count as crowded: one with 2% less held counts a third of one at the peak."""
 
 HIGHEST = 0.98
 """What is near the top of the heap, or near the peak: above this part of it."""
@@ -71,7 +69,7 @@ def packed(
         best = walk if best is None or walk.lowest < best.lowest else best
         since = 0
         while since < PATIENCE and best.lowest > (1 + WORTH) * bound and time.perf_counter() < deadline:
-            since = 0 if walk.step(DRIFT if since >= STUCK else 0.0) else since + 1
+            since = 0 if walk.step(only_less_crowded=seed % 2 == 0) else since + 1
             best = walk if walk.lowest < best.lowest else best
         if best.lowest <= (1 + CLOSE) * bound or time.perf_counter() > deadline:
             break
@@ -80,7 +78,10 @@ def packed(
 
 
 class _Walk:
-    """A random walk over orders that keeps near the lowest heap so far.
+    """A random walk over orders whose heaps are no higher than the lowest so far.
+
+    Many orders have the same peak. Those that come near it at fewer steps are closer to a lower one: a sum over all
+    steps that grows steeply with what is held, the crowding, leads there.
 
     Attributes:
       best, lowest: the module's order whose heap is lowest, and the bytes of that.
@@ -101,22 +102,24 @@ class _Walk:
         self.best, self.lowest = whole, heap.bytes
         self._accept(order, whole, placed, heap)
 
-    def step(self, drift: float) -> bool:
+    def step(self, only_less_crowded: bool) -> bool:
         """Tries a move or a few; whether there is a lower heap for it.
 
         Args:
-          drift: by what share of the lowest heap an order's may be above that.
+          only_less_crowded: moves that crowd the order are never made; else they are where there is room for gaps, as
+            then the heap tells more.
         """
-        order, most = self._moved(), int((1 + drift) * self.lowest)
-        if order == self._order or self._computation.problem.peak(order) > SLACK * max(most, self._live):
+        order = self._moved()
+        if order == self._order or self._computation.problem.peak(order) > SLACK * max(self.lowest, self._live):
             return False
         whole = self._whole.with_sequence(self._computation.computation.id, self._computation.sequence(order))
         placed = self._model.place(whole)
-        alive = most_alive(placed.blocks)
-        if alive > most:
+        alive = alive_from(placed.blocks)
+        most = max(alive.values(), default=0)
+        may_be_lower = most < self.lowest  # else there is no need to lay it out
+        if most > self.lowest or ((only_less_crowded or not may_be_lower) and self._crowds(alive)):
             return False
-        may_be_lower = alive < self.lowest  # else there is no need to lay it out
-        heap = self._model.heap_within(placed, most) if may_be_lower else None
+        heap = self._model.heap_within(placed, self.lowest) if may_be_lower else None
         if may_be_lower and heap is None:
             return False
         self._accept(order, whole, placed, heap)
@@ -129,6 +132,11 @@ class _Walk:
         self._order, self._whole, self._blocks, self._heap = order, whole, placed.blocks, heap
         self._live = self._computation.problem.peak(order)
         self._line = [self._number.get(name) for name in placed.line]
+
+    def _crowds(self, alive: Mapping[int, int]) -> bool:
+        """Whether that is more crowded than the order that the walk is at."""
+        end = len(self._line)
+        return _crowding(alive, end, self.lowest) > _crowding(alive_from(self._blocks), end, self.lowest)
 
     def _moved(self) -> Order:
         order = list(self._order)
@@ -185,6 +193,14 @@ class _Walk:
         else:
             part = order[max(0, here - far) : here + 1]
             order[max(0, here - far) : here + 1] = _apart(part[::-1], self._computation.problem.successors)[::-1]
+
+
+def _crowding(alive: Mapping[int, int], end: int, lowest: int) -> float:
+    """How much is held at all steps together; near the lowest heap it counts, else hardly."""
+    lasts = (after - step for step, after in itertools.pairwise([*alive, end]))
+    return sum(
+        last * math.exp(STEEP * (held / lowest - 1)) for last, held in zip(lasts, alive.values(), strict=True)
+    )
 
 
 def _apart(part: Sequence[int], before: Sequence[Collection[int]]) -> list[int]:
