@@ -15,8 +15,11 @@ import pytest
 from benchmarks import networks
 from memscope.compile import Build, Compiled, compile_flat, compile_program
 from memscope.evaluate import run_program
+from memscope.hlo.assignment import parse_assignment
+from memscope.hlo.dataflow import Dataflow
 from memscope.hlo.heap import ALIGNMENT, Block, best_fit
 from memscope.hlo.module import Module, parse_module
+from memscope.hlo.place import sharing_values
 from memscope.schedule.from_hlo import OrderingProblems
 from memscope.schedule.hook import ordering
 from memscope.schedule.predict import HeapModel, ModuleOrder, temporary_heap
@@ -53,6 +56,22 @@ def nested(x: jax.Array) -> jax.Array:
     return jax.lax.cond(x.sum() > 0, loop, lambda v: v, x @ x) + x
 
 
+def scatters(x: jax.Array) -> jax.Array:
+    """Scatters into memory that is written anew each time, read by what may also take the place of another value."""
+    total = jnp.zeros((200, 100))
+    for k in range(4):
+        pooled = jax.lax.reduce_window(jnp.sin(x * k), -jnp.inf, jax.lax.max, (2, 2), (2, 2), "VALID")
+        spread = jnp.zeros((200, 100)).at[jnp.argsort(x[:, k])[:100], :50].add(pooled)
+        total = total + jnp.where(x > k, spread, 0) @ jnp.sort(x, 0).T @ x
+    return total
+
+
+def scattered(module: Module) -> list[int]:
+    """The ids of the instructions that scatter, or are fusions around one that does."""
+    inside = {c.id for c in module.computations if any(i.opcode == "scatter" for i in c.instructions)}
+    return [i.id for i in module.entry.instructions if i.opcode == "scatter" or not inside.isdisjoint(i.called)]
+
+
 Case = tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...]]
 
 
@@ -69,6 +88,8 @@ def _step(network: networks.Network) -> Case:
 CASES: dict[str, Case] = {
     "updates in place": (updates, (f32(200, 100),), ()),
     "nested": (nested, (f32(100, 100),), ()),
+    "scatters": (scatters, (f32(200, 100),), ()),
+    "U-Net": _gradient(networks.unet(2, 16, 8, 3)),
     "MLP": _gradient(networks.mlp(256, 64, 5)),
     "LSTM": _gradient(networks.lstm(32, 4, 32)),
     "recurrent net": _gradient(networks.recurrent(32, 4, 32)),
@@ -130,6 +151,19 @@ def test_the_heap_is_that_of_xla_in_another_order_with_the_same_results(name: st
     leaves = [rng.normal(size=a.shape).astype(a.dtype) for a in jax.tree.leaves(args)]
     for a, b in zip(made.call(*leaves), other.call(*leaves), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_shares_memory_by_construction_lies_in_one_place_by_xlas_account(name: str) -> None:
+    made, module = compiled(name)
+    assignment = parse_assignment(made.assignment)
+    assert assignment is not None
+    place = {slot.position: (a.index, slot.offset) for a in assignment.allocations for slot in a.slots}
+    groups = [[v for v in values if v in place] for values in sharing_values(Dataflow(module), list(place))]
+    assert all(len({place[value] for value in values}) <= 1 for values in groups)
+    for instruction in scattered(module):
+        assert any(len(values) > 1 and (instruction, ()) in values for values in groups)
+    assert bool(scattered(module)) is (name in ("scatters", "U-Net", "graph net"))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -34,14 +34,14 @@ def branches(x: jax.Array) -> jax.Array:
     return total
 
 
-def depth_first(module: Any) -> list[str]:
+def depth_first(module: Any, last_operands_first: bool = False) -> list[str]:
     """The entry computation's instructions, each just after the last of its operands."""
     entry = module.entry
     by_id = {i.id: i for i in entry.instructions}
     order: dict[int, None] = {}
 
     def visit(instruction: Any) -> None:
-        for operand in instruction.operands:
+        for operand in instruction.operands[:: -1 if last_operands_first else 1]:
             visit(by_id[operand])
         order.setdefault(instruction.id)
 
@@ -80,6 +80,23 @@ def test_the_module_changes_in_its_schedule_alone(default: Compiled) -> None:
     before.schedule.Clear()
     after.schedule.Clear()
     assert before == after
+
+
+def test_a_chain_puts_the_modules_text_in_order_too(default: Compiled) -> None:
+    order = depth_first(parse_module(default.module), last_operands_first=True)
+    program = trace(branches, (X,))
+    texts = []
+    for chained in (False, True):
+        with hook.ordering(order, chained) as request:
+            run = run_program(program)
+            run.__name__ = program.name + request.token
+            made = compile_flat(run, program, Build.PLAIN, resolve(None))
+        entry = parse_module(made.module).entry
+        assert request.applied
+        assert [i.name for i in entry.instructions] == order
+        texts.append([next(i.name for i in entry.instructions if i.id == number) for number in entry.text])
+    assert texts[0] != order
+    assert texts[1] == order
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,8 @@ def liveness(module: Module, assignment: Assignment | None, on_gpu: bool = False
     ranges = live_ranges(flow, schedule)
     steps, to_steps = _steps(schedule)
     if assignment is None:
-        groups = Rules(flow, may_take_over_on_gpu if on_gpu else None).place(schedule, ranges, text_order(module, schedule))
+        rules = Rules(flow, may_take_over_on_gpu if on_gpu else None)
+        groups = rules.place(schedule, ranges, text_order(module, schedule))
         blocks = temporary_blocks(groups)
         heap = best_fit([block_of_groups(b) for b in blocks], GPU_ALIGNMENT if on_gpu else ALIGNMENT)
         offsets = {g.values[0]: offset for b, offset in zip(blocks, heap.offsets, strict=True) for g in b}

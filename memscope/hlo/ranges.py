@@ -45,6 +45,10 @@ def flatten(module: Module) -> Schedule:
     return Schedule(tuple(order), {i.id: t for t, i in enumerate(order)}, spans)
 
 
+_Moment = int | tuple[str, int]
+"""When an instruction runs, by its id, or when a computation starts or ends."""
+
+
 class LiveRanges:
     """When each value of a module is alive: what reads it is found once, and looked up in many orders.
 
@@ -61,7 +65,9 @@ class LiveRanges:
         self._touched = {value: tuple(moments) for value, moments in touched.items()}
         donated = {(number, index) for _, number, index in flow.module.donations}
         parameters = flow.module.entry.parameters.items()
-        arguments = {(p.id, index): (number, index) in donated for number, p in parameters for index in positions(p.shape)}
+        arguments = {
+            (p.id, index): (number, index) in donated for number, p in parameters for index in positions(p.shape)
+        }
         self._donated = [argument for argument, is_donated in arguments.items() if is_donated]
         self._kept = [argument for argument, is_donated in arguments.items() if not is_donated]
 
@@ -78,7 +84,7 @@ class LiveRanges:
             times = [at[moment] for moment in moments]
             ranges[value] = schedule.time.get(value[0], times[0]), max(times)
         last = max(0, len(schedule.instructions) - 1)
-        return ranges | {a: (0, ranges[a][1]) for a in self._donated} | {a: (0, last) for a in self._kept}
+        return ranges | {a: (0, ranges[a][1]) for a in self._donated} | dict.fromkeys(self._kept, (0, last))
 
     def _touches(self, flow: Dataflow, instruction: Instruction) -> Iterator[tuple[Position, _Moment]]:
         """What an instruction makes or reads, and until when that is needed for it."""
@@ -92,10 +98,6 @@ class LiveRanges:
             here = "start", instruction.called[0]
         for position in reads(flow.module, instruction):
             yield position, here
-
-
-_Moment = int | tuple[str, int]
-"""When an instruction runs, by its id, or when a computation starts or ends."""
 
 
 def live_ranges(flow: Dataflow, schedule: Schedule) -> dict[Position, Span]:

@@ -20,8 +20,11 @@ from .problem import Order
 PATIENCE, WALKS = 300, 24
 """Moves without a gain after which a walk ends and another one begins somewhere else; how many there are at most."""
 
-WORTH, CLOSE = 0.001, 0.01
-"""How far from the bound a heap may be for a walk to end, and for no other one to begin."""
+WORTH = 0.001
+"""By what share an order has to be better than another one, or may be above the bound, to be worth a look."""
+
+CLOSE = 0.01
+"""How far from the bound an order may be for nothing else to be begun that may find a better one."""
 
 STEEP = 50.0
 """How little steps below the peak count as crowded: one with 2% less held counts a third of one at the peak."""
@@ -66,11 +69,11 @@ def packed(
     best: _Walk | None = None
     for seed, (order, whole) in enumerate(itertools.islice(itertools.cycle(starts), WALKS)):
         walk = _Walk(model, computation, order, whole, random.Random(seed))
-        best = walk if best is None or walk.lowest < best.lowest else best
+        best = walk if best is None or walk.is_worth_more_than(best) else best
         since = 0
         while since < PATIENCE and best.lowest > (1 + WORTH) * bound and time.perf_counter() < deadline:
             since = 0 if walk.step(only_less_crowded=seed % 2 == 0) else since + 1
-            best = walk if walk.lowest < best.lowest else best
+            best = walk if walk.is_worth_more_than(best) else best
         if best.lowest <= (1 + CLOSE) * bound or time.perf_counter() > deadline:
             break
     assert best is not None
@@ -101,6 +104,11 @@ class _Walk:
         heap = model.heap(placed)
         self.best, self.lowest = whole, heap.bytes
         self._accept(order, whole, placed, heap)
+
+    def is_worth_more_than(self, other: _Walk) -> bool:
+        """Whether its order is to be preferred: a chain may cost some time, so it has to save something."""
+        worth = 1 + WORTH * (self.best.chained - other.best.chained)
+        return worth * self.lowest < other.lowest
 
     def step(self, only_less_crowded: bool) -> bool:
         """Tries a move or a few; whether there is a lower heap for it.
@@ -152,7 +160,8 @@ class _Walk:
 
     def _nearby(self) -> list[int]:
         """The nodes around the first and the last step of a buffer that stands in the way, mostly of a large one."""
-        blocks = self._at_the_peak() if self._heap is None or self._generator.random() < PEAK else self._highest(self._heap)
+        at_the_peak = self._heap is None or self._generator.random() < PEAK
+        blocks = self._at_the_peak() if at_the_peak else self._highest()
         if not blocks:
             return []
         (block,) = self._generator.choices(blocks, weights=[block.bytes for block in blocks])
@@ -169,8 +178,10 @@ class _Walk:
         step = self._generator.choice(steps or [0])
         return [block for block in self._blocks if any(start <= step <= end for start, end in block.spans)]
 
-    def _highest(self, heap: Heap) -> list[Block]:
+    def _highest(self) -> list[Block]:
         """The buffers at the top of the heap."""
+        assert self._heap is not None
+        heap = self._heap
         tops = (offset + block.bytes for block, offset in zip(self._blocks, heap.offsets, strict=True))
         return [block for block, top in zip(self._blocks, tops, strict=True) if top >= HIGHEST * heap.bytes]
 
@@ -198,9 +209,7 @@ class _Walk:
 def _crowding(alive: Mapping[int, int], end: int, lowest: int) -> float:
     """How much is held at all steps together; near the lowest heap it counts, else hardly."""
     lasts = (after - step for step, after in itertools.pairwise([*alive, end]))
-    return sum(
-        last * math.exp(STEEP * (held / lowest - 1)) for last, held in zip(lasts, alive.values(), strict=True)
-    )
+    return sum(last * math.exp(STEEP * (held / lowest - 1)) for last, held in zip(lasts, alive.values(), strict=True))
 
 
 def _apart(part: Sequence[int], before: Sequence[Collection[int]]) -> list[int]:

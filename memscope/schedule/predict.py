@@ -7,7 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..hlo.dataflow import Dataflow
 from ..hlo.gpu_sharing import may_take_over_on_gpu
-from ..hlo.heap import ALIGNMENT, GPU_ALIGNMENT, Block, Heap, best_fit, best_fit_within, block_of_groups, temporary_blocks
+from ..hlo.heap import (
+    ALIGNMENT,
+    GPU_ALIGNMENT,
+    Block,
+    Heap,
+    best_fit,
+    best_fit_within,
+    block_of_groups,
+    temporary_blocks,
+)
 from ..hlo.module import Computation, Module
 from ..hlo.place import Rules, text_order
 from ..hlo.ranges import LiveRanges, flatten

@@ -21,7 +21,7 @@ from .donated import can_ask_otherwise, compile_with_results, given_back, result
 from .from_hlo import ComputationOrder, OrderingProblems
 from .hook import ordering
 from .hosts import bound_by_nodes
-from .pack import packed
+from .pack import CLOSE, WORTH, packed
 from .predict import HeapModel, ModuleOrder
 from .problem import Order
 from .solve import solve
@@ -38,23 +38,20 @@ CONFIRMATIONS = 2
 HOSTS_MATTER = 0.002
 """The share of its peak that a computation may save by temporaries in results' memory, for that to be thought of."""
 
-DONATED_SHARE = 0.4
+DONATED_SHARE = 0.3
 """The share of the time for orders that keep donations, where there are any; the rest is for those that do without."""
 
-SOLVING = 0.6
+SOLVING = 0.4
 """The share of the time for the search that goes into live bytes; the rest is for the gaps between buffers."""
 
 PRICING, PRICE_SECONDS = 0.5, 0.5
 """How much of the time left goes into a bound where results' memory matters, and seconds for one set of prices."""
 
-CLOSE = 0.01
-"""How far the best order of a large program may be from the bound for XLA's other scheduler to be left out."""
+HOPE = 1.1
+"""How much larger than what is of use a heap may be for walks to start from it: they seldom save more."""
 
 NEAR = 1.05
 """How much larger than the smallest an order's heap may be for the walks to smaller ones to start from it as well."""
-
-WORTH = 0.001
-"""By what share of the temporaries an order has to be better than another one to be worth a look."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,15 +113,16 @@ def find_order(
     confirmed = _in_xlas_orders(program, build, target, progress)
     start = time.perf_counter()
     module, *_ = known = [parse_module(s.compiled.module) for s in confirmed]
-    share = DONATED_SHARE if module.donations else 1.0
-    orders = settable = _Orders(module, known, share * seconds, progress)
-    if module.donations:
-        settable = _Orders(without_donations(module), known, (1 - share) * seconds, progress)
-    spent = time.perf_counter() - start
-
     default = confirmed[0].compiled
     enough = min(s.peak_bytes for s in confirmed) - WORTH * min(s.temp_bytes for s in confirmed)
     room = int(enough - default.peak_bytes + default.temp_bytes)
+    share = DONATED_SHARE if module.donations else 1.0
+    orders = settable = _Orders(module, known, share * seconds, progress)
+    if module.donations:
+        usable = room - default.alias_bytes
+        settable = _Orders(without_donations(module), known, (1 - share) * seconds, progress, usable)
+    spent = time.perf_counter() - start
+
     if module.donations and orders.ranked[0][1] < room and can_ask_otherwise(program, module):
         progress("confirming an order by which donations are kept")
         results = results_as_made(module, orders.ranked[0][0].sequences[module.entry_id])
@@ -215,10 +213,24 @@ def temporaries_at_least(module: bytes) -> int:
 
 
 class _Orders:
-    """The orders of a module's computations, callees first, and what they would need."""
+    """The orders of a module's computations, callees first, and what they would need.
 
-    def __init__(self, module: Module, known: Sequence[Module], seconds: float, progress: Progress) -> None:
+    Args:
+      known: the module in XLA's own orders.
+      usable: the heap has to be below that for an order to be of any use, and nobody asks for the bound; None where
+        that is not known.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        known: Sequence[Module],
+        seconds: float,
+        progress: Progress,
+        usable: int | None = None,
+    ) -> None:
         self._module, self._known, self._progress = module, known, progress
+        self._usable = usable
         self._problems = OrderingProblems(module)
         self._until = time.perf_counter() + seconds
         self._held: dict[int, int] = {}  # by each computation, in its best order
@@ -244,11 +256,12 @@ class _Orders:
         for order, chained in itertools.product(orders, (False, True) if settable else (False,)):
             whole = ModuleOrder({**chosen, computation.id: problem.sequence(order)}, chained)
             starts.append((model.heap_bytes(whole), order, whole))
-        starts.sort(key=lambda start: start[0])
+        starts.sort(key=lambda start: (start[0], start[2].chained))
         lowest, best, _ = starts[0]
         self._raise_bound(problem, best, (1 - WORTH) * lowest)
         ranked = [(whole, predicted) for predicted, _, whole in starts]
-        if settable:  # of an order that can't be set, only the bound is of use
+        hopeless = self._usable is not None and lowest > HOPE * self._usable
+        if settable and not hopeless:  # of an order that can't be set, only the bound is of use
             near = [(order, whole) for predicted, order, whole in starts if predicted <= NEAR * lowest]
             ranked.insert(0, packed(model, problem, near, self.bound, self._until))
         return ranked
@@ -274,7 +287,7 @@ class _Orders:
     def _raise_bound(self, computation: ComputationOrder, order: Order, enough: float) -> None:
         """Proves more of the last computation, by other prices for results' memory, until it is enough."""
         hosts = computation.hosts
-        if hosts is None:
+        if hosts is None or self._usable is not None:
             return
         slack = self._inner_slack(computation)
         order = hosts.with_ends(order)
