@@ -22,8 +22,9 @@ from ..sizes import format_bytes
 from ..target import Target
 from ..trace import trace_flat
 from .from_hlo import ComputationOrder, OrderingProblems
+from .pack import WORTH
 from .predict import HeapModel, ModuleOrder
-from .search import DEFAULT, OURS, WORTH, Found, Progress, Scheduled
+from .search import DEFAULT, OURS, Found, Progress, Scheduled
 from .solve import solve
 from .steps import run_in_steps, steps_of
 

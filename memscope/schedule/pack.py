@@ -103,7 +103,7 @@ class _Walk:
         placed = model.place(whole)
         heap = model.heap(placed)
         self.best, self.lowest = whole, heap.bytes
-        self._accept(order, whole, placed, heap)
+        self._accept(order, whole, placed, alive_from(placed.blocks), heap)
 
     def is_worth_more_than(self, other: _Walk) -> bool:
         """Whether its order is to be preferred: a chain may cost some time, so it has to save something."""
@@ -130,21 +130,24 @@ class _Walk:
         heap = self._model.heap_within(placed, self.lowest) if may_be_lower else None
         if may_be_lower and heap is None:
             return False
-        self._accept(order, whole, placed, heap)
+        self._accept(order, whole, placed, alive, heap)
         if heap is None or heap.bytes >= self.lowest:
             return False
         self.best, self.lowest = whole, heap.bytes
         return True
 
-    def _accept(self, order: Order, whole: ModuleOrder, placed: Placed, heap: Heap | None) -> None:
-        self._order, self._whole, self._blocks, self._heap = order, whole, placed.blocks, heap
+    def _accept(
+        self, order: Order, whole: ModuleOrder, placed: Placed, alive: Mapping[int, int], heap: Heap | None
+    ) -> None:
+        self._order, self._whole, self._blocks = order, whole, placed.blocks
+        self._alive, self._heap = alive, heap
         self._live = self._computation.problem.peak(order)
         self._line = [self._number.get(name) for name in placed.line]
 
     def _crowds(self, alive: Mapping[int, int]) -> bool:
         """Whether that is more crowded than the order that the walk is at."""
         end = len(self._line)
-        return _crowding(alive, end, self.lowest) > _crowding(alive_from(self._blocks), end, self.lowest)
+        return _crowding(alive, end, self.lowest) > _crowding(self._alive, end, self.lowest)
 
     def _moved(self) -> Order:
         order = list(self._order)
@@ -172,9 +175,8 @@ class _Walk:
 
     def _at_the_peak(self) -> list[Block]:
         """The buffers alive at a step with about the most of them."""
-        alive = alive_from(self._blocks)
-        most = max(alive.values(), default=0)
-        steps = [step for step, held in alive.items() if held >= HIGHEST * most]
+        most = max(self._alive.values(), default=0)
+        steps = [step for step, held in self._alive.items() if held >= HIGHEST * most]
         step = self._generator.choice(steps or [0])
         return [block for block in self._blocks if any(start <= step <= end for start, end in block.spans)]
 
