@@ -72,7 +72,7 @@ def packed(
         best = walk if best is None or walk.is_worth_more_than(best) else best
         since = 0
         while since < PATIENCE and best.lowest > (1 + WORTH) * bound and time.perf_counter() < deadline:
-            since = 0 if walk.step(only_less_crowded=seed % 2 == 0) else since + 1
+            since = 0 if walk.step(only_less_crowded=seed % 2 == 1) else since + 1
             best = walk if walk.is_worth_more_than(best) else best
         if best.lowest <= (1 + CLOSE) * bound or time.perf_counter() > deadline:
             break
