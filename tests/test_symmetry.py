@@ -87,6 +87,18 @@ def test_only_two_axes_may_be_exchanged() -> None:
     assert not apply_rules(trace(fn, (X,)), CPU)[1]
 
 
+def test_a_long_way_back_ends_the_search() -> None:
+    """Python's stack does, else."""
+
+    def fn(x: Any) -> Any:
+        made = differences(x, x)[..., 0] ** 2
+        for _ in range(600):
+            made = jnp.sin(made) + 0.5
+        return mean_with_transpose(made)
+
+    assert not apply_rules(trace(fn, (X,)), CPU)[1]
+
+
 def test_many_kernels_are_factored_in_a_loop_without_their_transposes() -> None:
     def fn(x: Any, scales: Any) -> Any:
         return jax.vmap(lambda s: jnp.sum(jnp.log(jnp.diagonal(jnp.linalg.cholesky(kernel(x, s))))))(scales)

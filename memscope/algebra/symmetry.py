@@ -23,6 +23,9 @@ COMMUTATIVE = frozenset("add add_any mul max min eq ne and or xor".split())
 EVEN = frozenset("abs square cosh cos".split())
 """Functions of `x` that are the same of `-x`."""
 
+DEEPEST = 50
+"""Eqns on the way back after which an array counts as another one: a kernel takes a dozen, and the stack has an end."""
+
 
 def symmetric_transpose(program: Program, number: int) -> Cheaper | None:
     """The transpose of a large matrix, or of many at once, that is symmetric."""
@@ -45,13 +48,18 @@ class Mirror:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._known: dict[tuple[Var, Var, Axes], bool] = {}
+        self._depth = 0
 
     def alike(self, a: Atom, b: Atom, axes: Axes) -> bool:
         """Whether `b` is `a` with these axes exchanged, as far as the eqns that make them tell."""
         if not is_var(a) or not is_var(b):
             return _same_literal(a, b)
         if (a, b, axes) not in self._known:
+            if self._depth == DEEPEST:
+                return False
+            self._depth += 1
             self._known[a, b, axes] = self._alike(a, b, axes)
+            self._depth -= 1
         return self._known[a, b, axes]
 
     def _alike(self, a: Var, b: Var, axes: Axes) -> bool:

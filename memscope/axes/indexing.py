@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.lax import GatherScatterMode
 
 from ..program import aval_of
@@ -106,6 +107,12 @@ def picked_axes(eqn: Eqn) -> dict[int, int]:
     else:
         indexed, single = dims.scatter_dims_to_operand_dims, dims.inserted_window_dims
     return {axis: column for column, axis in enumerate(indexed) if axis in single}
+
+
+def start_inside(start: Any, last: int) -> Any:
+    """The start of a slice, moved between 0 and the last one possible as `dynamic_slice` does."""
+    dtype = jnp.result_type(start)
+    return lax.clamp(np.array(0, dtype), start, np.array(min(last, jnp.iinfo(dtype).max), dtype))
 
 
 def wide_indices(indices: Any) -> Any:

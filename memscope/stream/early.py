@@ -22,7 +22,7 @@ from jax.lax import GatherScatterMode
 
 from ..axes import Window
 from ..axes.factor import shape_of
-from ..axes.indexing import missing_value, picked_axes, wide_indices
+from ..axes.indexing import missing_value, picked_axes, start_inside, wide_indices
 from ..evaluate import run_program
 from ..program import Program, is_var, nbytes
 from ..target import Target
@@ -132,9 +132,7 @@ def _picked(
 
     if eqn.primitive.name == "dynamic_slice":
         count = eqn.params["slice_sizes"][window.axis]
-        start = lax.clamp(
-            np.int32(0), lax.convert_element_type(values[1 + window.axis], np.int32), np.int32(length - count)
-        )
+        start = lax.convert_element_type(start_inside(values[1 + window.axis], length - count), np.int32)
         return [jnp.moveaxis(jax.vmap(row)(start + jnp.arange(count, dtype=np.int32)), 0, window.axis)]
     numbers = lax.squeeze(wide_indices(values[1]), [values[1].ndim - 1])
     rows = jax.vmap(row)(lax.convert_element_type(jnp.clip(numbers, 0, length - 1), np.int32).reshape(-1))
@@ -175,9 +173,7 @@ def take_early(program: Program, slice_: EarlySlice, env: Mapping[Var, Any], val
     """The rows of an early slice, computed from what exists."""
     var, window = slice_.demand
     length = shape_of(var)[window.axis]
-    start = lax.clamp(
-        np.int32(0), lax.convert_element_type(values[slice_.start], np.int32), np.int32(length - slice_.rows)
-    )
+    start = lax.convert_element_type(start_inside(values[slice_.start], length - slice_.rows), np.int32)
     chunk = Chunk(Setting(program, dict(env), length, Form.PLAIN, tagged=False), start, slice_.rows)
     for task in slice_.tasks:
         chunk.run(task)

@@ -12,6 +12,7 @@ from jax import lax
 from jax.extend import core as jex_core
 
 from ..axes import Share
+from ..axes.indexing import start_inside
 from ..evaluate import TAG, bind
 from ..program import Atom, Program, aval_of, is_var
 from .carried import SEQUENTIAL, State
@@ -82,12 +83,7 @@ def _inside(eqn: jex_core.JaxprEqn, values: list[Any]) -> list[Any]:
         return values
     array, *starts = values
     room = (have - size for have, size in zip(array.shape, eqn.params["slice_sizes"], strict=True))
-    return [array, *(_at_most(start, last) for start, last in zip(starts, room, strict=True))]
-
-
-def _at_most(start: Any, last: int) -> Any:
-    dtype = jnp.result_type(start)
-    return lax.clamp(np.array(0, dtype), start, np.array(min(last, jnp.iinfo(dtype).max), dtype))
+    return [array, *(start_inside(start, last) for start, last in zip(starts, room, strict=True))]
 
 
 def _value(env: Env, atom: Atom) -> Any:
