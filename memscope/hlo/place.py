@@ -13,7 +13,11 @@ from .dataflow import Dataflow
 from .module import MOVES_ELEMENTS, Computation, Index, Instruction, Module, Shape
 from .ranges import Schedule, Span
 
+_IN_PLACE = frozenset({"dynamic-update-slice", "scatter"})
+"""Their results lie where their first operands were."""
+
 Kind = Literal["argument", "output", "temporary", "constant"]
+
 Lending = tuple[Position, Position]
 """A value, and another one that may be written over it where it is read for the last time."""
 
@@ -45,10 +49,6 @@ class Group:
     parameter: int | None
     hosted: bool = False
     taken_from: Position | None = None
-
-
-_IN_PLACE = frozenset({"dynamic-update-slice", "scatter"})
-"""Their results lie where their first operands were."""
 
 
 class Sharing:
@@ -85,7 +85,7 @@ class Rules:
         self._arguments = {p.id: number for number, p in flow.module.entry.parameters.items()}
         self._together: list[Values] | None = None
         self._known: dict[Values, _Known] = {}
-        self._takers: dict[int, tuple[tuple[Position, Position], ...]] = {}
+        self._takers: dict[int, tuple[Lending, ...]] = {}
         self._operands: dict[int, frozenset[Position]] = {}
 
     def place(self, schedule: Schedule, ranges: dict[Position, Span], text: Text) -> list[Group]:

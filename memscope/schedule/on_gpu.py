@@ -149,6 +149,7 @@ class _BestOrder:
     def __init__(self, compiled: Scheduled, seconds: float) -> None:
         self._from = compiled
         self._module = parse_module(compiled.compiled.module)
+        self._model = HeapModel(self._module, on_gpu=True)
         self._entry = _entry_problem(OrderingProblems(self._module))
         solution = solve(self._entry.problem, seconds, [self._entry.default])
         self.remark = solution.remark
@@ -165,8 +166,7 @@ class _BestOrder:
         return _traced(run_in_steps(self._from.program, self.steps), self._from.program, target)
 
     def _heap_bytes(self, order: Order) -> int:
-        whole = ModuleOrder({self._entry.computation.id: self._entry.sequence(order)})
-        return HeapModel(self._module, on_gpu=True).heap_bytes(whole)
+        return self._model.heap_bytes(ModuleOrder({self._entry.computation.id: self._entry.sequence(order)}))
 
 
 def _entry_problem(problems: OrderingProblems) -> ComputationOrder:

@@ -103,7 +103,7 @@ class _Walk:
         placed = model.place(whole)
         heap = model.heap(placed)
         self.best, self.lowest = whole, heap.bytes
-        self._accept(order, whole, placed, alive_from(placed.blocks), heap)
+        self._accept(order, whole, placed, alive_from(placed.blocks), heap, computation.problem.peak(order))
 
     def is_worth_more_than(self, other: _Walk) -> bool:
         """Whether its order is to be preferred: a chain may cost some time, so it has to save something."""
@@ -118,7 +118,10 @@ class _Walk:
             then the heap tells more.
         """
         order = self._moved()
-        if order == self._order or self._computation.problem.peak(order) > SLACK * max(self.lowest, self._live):
+        if order == self._order:
+            return False
+        live = self._computation.problem.peak(order)
+        if live > SLACK * max(self.lowest, self._live):
             return False
         whole = self._whole.with_sequence(self._computation.computation.id, self._computation.sequence(order))
         placed = self._model.place(whole)
@@ -130,18 +133,23 @@ class _Walk:
         heap = self._model.heap_within(placed, self.lowest) if may_be_lower else None
         if may_be_lower and heap is None:
             return False
-        self._accept(order, whole, placed, alive, heap)
+        self._accept(order, whole, placed, alive, heap, live)
         if heap is None or heap.bytes >= self.lowest:
             return False
         self.best, self.lowest = whole, heap.bytes
         return True
 
     def _accept(
-        self, order: Order, whole: ModuleOrder, placed: Placed, alive: Mapping[int, int], heap: Heap | None
+        self,
+        order: Order,
+        whole: ModuleOrder,
+        placed: Placed,
+        alive: Mapping[int, int],
+        heap: Heap | None,
+        live: int,
     ) -> None:
         self._order, self._whole, self._blocks = order, whole, placed.blocks
-        self._alive, self._heap = alive, heap
-        self._live = self._computation.problem.peak(order)
+        self._alive, self._heap, self._live = alive, heap, live
         self._line = [self._number.get(name) for name in placed.line]
 
     def _crowds(self, alive: Mapping[int, int]) -> bool:
