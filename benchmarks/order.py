@@ -30,7 +30,7 @@ import numpy as np
 import memscope
 from memscope.compile import Build, compile_program
 from memscope.measure import measure_here
-from memscope.schedule.search import MEMORY, MEMORY_OPTIMISED, Scheduled
+from memscope.schedule.confirm import MEMORY, MEMORY_OPTIMISED, Scheduled
 
 from .accounts import table, text_ratio, write_json
 from .networks import Program, deep_transformer, programs

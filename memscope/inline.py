@@ -35,7 +35,7 @@ def inline(closed: ClosedJaxpr, platform: str) -> ClosedJaxpr:
     flat.run(closed.jaxpr, env, None)
     outvars = [_read(env, a) for a in closed.jaxpr.outvars]
     constvars = [*closed.jaxpr.constvars, *flat.constvars]
-    eqns = _live(flat.eqns, outvars)
+    eqns = live_eqns(flat.eqns, outvars)
     used = {a for eqn in eqns for a in eqn.invars if is_var(a)} | {a for a in outvars if is_var(a)}
     kept = [(v, c) for v, c in zip(constvars, [*closed.consts, *flat.consts], strict=True) if v in used]
     effects = frozenset().union(*(eqn.effects for eqn in eqns))
@@ -219,7 +219,7 @@ def _identity(eqn: Eqn, ins: list[Atom]) -> Any:
     return key
 
 
-def _live(eqns: list[Eqn], outvars: list[Atom]) -> list[Eqn]:
+def live_eqns(eqns: list[Eqn], outvars: list[Atom]) -> list[Eqn]:
     """The eqns that a result or an effect depends on, in order."""
     needed = {a for a in outvars if is_var(a)}
     kept = []

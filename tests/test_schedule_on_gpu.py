@@ -21,7 +21,7 @@ from memscope.cli import main
 from memscope.compile import Build, compile_program
 from memscope.hlo.module import parse_module
 from memscope.schedule import on_gpu
-from memscope.schedule.search import WORTH
+from memscope.schedule.pack import WORTH
 from memscope.target import Target, resolve
 from memscope.trace import trace
 

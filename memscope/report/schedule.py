@@ -42,6 +42,11 @@ def _account(schedule: Schedule) -> list[str]:
             f"  barriers keep the order: its instructions read and write {schedule.traffic:.2f}x the bytes, as less is "
             "fused across them"
         )
+    if schedule.found.best.halves:
+        lines.append(
+            "  it runs as two executables: what writes over donated arguments comes last, in one of its own, so that XLA "
+            "takes an order for all before"
+        )
     given_back = schedule.found.default.compiled.alias_bytes - schedule.compiled.alias_bytes
     if given_back:
         lines.append(

@@ -21,10 +21,11 @@ from ..program import Program
 from ..sizes import format_bytes
 from ..target import Target
 from ..trace import trace_flat
+from .confirm import DEFAULT, OURS, Progress, Scheduled
 from .from_hlo import ComputationOrder, OrderingProblems
 from .pack import WORTH
 from .predict import HeapModel, ModuleOrder
-from .search import DEFAULT, OURS, Found, Progress, Scheduled
+from .search import Found
 from .solve import solve
 from .steps import run_in_steps, steps_of
 

@@ -25,10 +25,11 @@ from ..program import Program
 from ..report.schedule import schedule_fragment, schedule_page, schedule_text
 from ..target import Target, resolve
 from ..trace import check_keywords, trace
+from .confirm import Progress
 from .on_gpu import find_order_on_gpu
 from .placement import LiveRange, place
 from .predict import temporary_heap
-from .search import Found, Progress, find_order
+from .search import Found, find_order
 
 RESERVED = ("target", "seconds", "static_argnums", "static_argnames", "donate_argnums", "progress")
 
@@ -84,7 +85,8 @@ class Schedule:
       peak_bytes, default_peak_bytes: in this order and in XLA's own, both of the build that `jax.jit` makes.
       lower_bound_bytes: no order needs less; proved. On a GPU that is arguments + results: other barriers make XLA fuse
         otherwise, and of instructions that are not known nothing is proved.
-      order: the names of the HLO instructions as they run; those of a loop's body once, before the loop.
+      order: the names of the HLO instructions as they run; those of a loop's body once, before the loop. Where what
+        writes over donated arguments is an executable of its own, its instructions come last.
       seconds: of search, compiling apart; on a GPU with the compiles of other orders than XLA's own.
     """
 
@@ -133,13 +135,17 @@ class Schedule:
     @functools.cached_property
     def traffic(self) -> float:
         """Bytes that its instructions read and write, over those in XLA's own order: above 1 where less is fused."""
-        before, after = (moved_bytes(parse_module(c.module)) for c in (self.found.default.compiled, self.compiled))
+        before, after = (
+            sum(moved_bytes(parse_module(part.compiled.module)) for part in each.parts)
+            for each in (self.found.default, self.found.best)
+        )
         return after / before if before else 1.0
 
     @functools.cached_property
     def profile(self) -> Profile:
-        """Where the memory goes in this order."""
-        return profile_compiled(self.found.best.program, self.compiled, target=self.target)
+        """Where the memory goes in this order; of two executables, in the one that needs more."""
+        part = self.found.best.at_peak
+        return profile_compiled(part.program, part.compiled, target=self.target)
 
     @functools.cached_property
     def original_profile(self) -> Profile:
@@ -150,7 +156,8 @@ class Schedule:
     def placement(self) -> Fragmentation:
         """XLA's offsets for the temporaries beside the best ones; searched for when first asked for."""
         on_gpu = self.target.platform == "cuda"
-        heap, blocks = temporary_heap(parse_module(self.compiled.module), on_gpu)
+        part = self.found.best.at_peak.compiled
+        heap, blocks = temporary_heap(parse_module(part.module), on_gpu)
         ranges = [
             LiveRange(min(start for start, _ in b.spans), max(end for _, end in b.spans), b.bytes) for b in blocks
         ]
@@ -158,7 +165,7 @@ class Schedule:
         total = min(best.total_bytes, heap.bytes)
         # The search pads every size to the alignment, which the topmost buffer of a heap does not need.
         live, bound = min(best.load_bytes, total), min(best.lower_bound_bytes, total)
-        return Fragmentation(self.temp_bytes, live, total, bound, best.remark)
+        return Fragmentation(part.temp_bytes, live, total, bound, best.remark)
 
     def to_dict(self) -> dict[str, Any]:
         """The figures and the order as numbers, strings and lists, for JSON."""
@@ -259,7 +266,7 @@ def _schedule(
     closed: jex_core.ClosedJaxpr,
     call: Callable[..., Any] | None,
 ) -> Schedule:
-    best = found.best.compiled
+    best, parts = found.best.compiled, found.best.parts
     original = dynamic_only(signature.fn, signature.static)
     return Schedule(
         program=signature.program,
@@ -268,7 +275,7 @@ def _schedule(
         peak_bytes=best.peak_bytes,
         default_peak_bytes=found.default.compiled.peak_bytes,
         lower_bound_bytes=found.bound_bytes,
-        order=tuple(i.name for i in flatten(parse_module(best.module)).instructions),
+        order=tuple(i.name for part in parts for i in flatten(parse_module(part.compiled.module)).instructions),
         seconds=found.seconds,
         found=found,
     )

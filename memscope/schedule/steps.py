@@ -52,10 +52,10 @@ def steps_of(program: Program, module: Module, order: Sequence[Instruction]) -> 
       module: the program compiled, eqns tagged.
       order: the instructions of its entry computation that do work.
     """
-    return _Steps(program, [_left_by(module, instruction) for instruction in order]).made()
+    return _Steps(program, [left_by(module, instruction) for instruction in order]).made()
 
 
-def _left_by(module: Module, instruction: Instruction) -> tuple[int, ...]:
+def left_by(module: Module, instruction: Instruction) -> tuple[int, ...]:
     """The eqns whose results an instruction leaves in memory, as far as its metadata tell."""
     found = (eqn_of(each) for each in _roots(module, instruction))
     return tuple(dict.fromkeys(eqn for eqn in found if eqn is not None))

@@ -11,7 +11,8 @@ from jax.extend import core as jex_core
 from ..barriers import Ordering, depth_first, ordering, run_in_order
 from ..compile import compile_flat
 from ..cost import estimate
-from ..schedule.search import find_order, temporaries_at_least
+from ..schedule.orders import temporaries_at_least
+from ..schedule.search import find_order
 from ..trace import trace_flat
 from .candidate import Candidate, Found
 
@@ -67,8 +68,10 @@ class Reordered:
         search = self._search
         found = find_order(search.program, search.exact, search.target, ORDER_SECONDS, search.progress)
         search.effort.compiles(search.program.jaxpr)
-        # One with its results in another order is another program, whose arguments a plan does not know.
-        best = min((s for s in found.confirmed if s.program is search.program), key=lambda s: s.peak_bytes)
+        # One with its results in another order is another program, whose arguments a plan does not know; and a plan is
+        # one executable.
+        usable = (s for s in found.confirmed if s.program is search.program and not s.halves)
+        best = min(usable, key=lambda s: s.peak_bytes)
         if best is found.default:
             return None
         candidate = Candidate(search.program.closed, search.original_estimate, None, scheduled_by=best.by)
