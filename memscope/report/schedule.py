@@ -44,8 +44,8 @@ def _account(schedule: Schedule) -> list[str]:
         )
     if schedule.found.best.halves:
         lines.append(
-            "  it runs as two executables: what writes over donated arguments comes last, in one of its own, as XLA takes "
-            "no order for it"
+            "  it runs as two executables: what writes over donated arguments comes last, in one of its own, as XLA "
+            "takes no order for it"
         )
     given_back = schedule.found.default.compiled.alias_bytes - schedule.compiled.alias_bytes
     if given_back:

@@ -115,7 +115,7 @@ def confirmed_by_xla(
 def _compile(program: Program, build: Build, target: Target, order: ModuleOrder, predicted: int) -> Scheduled | str:
     """The program in an order, or why XLA could not be given it."""
     try:
-        with ordering(order.names, order.chained) as request:
+        with ordering(order.names, order.chained, order.remade) as request:
             run = run_program(program)
             run.__name__ = program.name + request.token
             compiled = compile_flat(run, program, build, target)

@@ -23,6 +23,7 @@ from jax.extend.xla import PipelineStage, register_hlo_module_transformation
 
 from .._jax_private import without_cache_writes
 from ..hlo import hlo_pb2
+from .remade import remade
 
 _MARK = "_memscope_order_"
 _TOKEN = re.compile(_MARK.encode() + rb"[0-9a-f]{32}")
@@ -38,12 +39,14 @@ class Request:
       token: to be part of the name of the function that is compiled.
       rank: where each instruction is to run among those of its computation, by name.
       chained: each is to wait for the one before it as well, so that XLA writes its module in that order.
+      remade: the instructions to run once for each reader, by name.
       applied: the pass has put it in place.
     """
 
     token: str
     rank: Mapping[str, int]
     chained: bool = False
+    remade: frozenset[str] = frozenset()
     applied: bool = False
     error: BaseException | None = None
 
@@ -57,7 +60,7 @@ _registering = threading.Lock()
 
 
 @contextlib.contextmanager
-def ordering(order: Iterable[str], chained: bool = False) -> Iterator[Request]:
+def ordering(order: Iterable[str], chained: bool = False, remade: frozenset[str] = frozenset()) -> Iterator[Request]:
     """While it is open, this thread can compile a module in an order of its own: one named after the request's token.
 
     Whether that was done, the request says afterwards.
@@ -65,8 +68,10 @@ def ordering(order: Iterable[str], chained: bool = False) -> Iterator[Request]:
     Args:
       order: names of the instructions of every computation to be ordered, each computation's in its order.
       chained: whether XLA is to write the module in that order, too.
+      remade: instructions that are to run once for each reader: the order is one of the module after that.
     """
-    request = Request(_MARK + uuid.uuid4().hex, {instruction: i for i, instruction in enumerate(order)}, chained)
+    rank = {instruction: i for i, instruction in enumerate(order)}
+    request = Request(_MARK + uuid.uuid4().hex, rank, chained, remade)
     _requests[request.token] = request
     try:
         _register()
@@ -96,7 +101,7 @@ def _pass(serialized: bytes) -> bytes | None:
     if request is None:
         return None
     try:
-        ordered = reordered(serialized, request.rank, request.chained)
+        ordered = reordered(remade(serialized, request.remade), request.rank, request.chained)
         request.applied = True
         return ordered
     except BaseException as error:

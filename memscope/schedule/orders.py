@@ -15,6 +15,7 @@ from .hosts import bound_by_nodes
 from .pack import WORTH, packed
 from .predict import HeapModel, ModuleOrder
 from .problem import Order
+from .remade import remade, worth_remaking
 from .solve import solve
 
 HOSTS_MATTER = 0.002
@@ -35,7 +36,8 @@ NEAR = 1.05
 
 def temporaries_at_least(module: bytes) -> int:
     """Bytes of temporaries that no order of a serialized module does without: a quick look, far from the best bound."""
-    parsed = parse_module(module)
+    plain = parse_module(module)
+    parsed = parse_module(remade(module, worth_remaking(plain, 0)))
     entry = OrderingProblems(parsed).problem(parsed.entry, {})
     return max(0, touched_bound(entry.problem) - entry.host_bytes)
 
@@ -45,6 +47,7 @@ class Orders:
 
     Args:
       known: the module in XLA's own orders.
+      remade: what runs once for each reader in these modules, but not in the one that XLA makes.
       usable: the heap has to be below that for an order to be of any use, and nobody asks for the bound; None where
         that is not known.
 
@@ -59,11 +62,12 @@ class Orders:
         self,
         module: Module,
         known: Sequence[Module],
+        remade: frozenset[str],
         seconds: float,
         progress: Progress,
         usable: int | None = None,
     ) -> None:
-        self._module, self._known, self._progress = module, known, progress
+        self._module, self._known, self._remade, self._progress = module, known, remade, progress
         self._usable = usable
         self._problems = OrderingProblems(module)
         start = time.perf_counter()
@@ -90,7 +94,7 @@ class Orders:
         model, settable = HeapModel(self._module), not self._module.donations
         starts: list[tuple[int, Order, ModuleOrder]] = []
         for order, chained in itertools.product(orders, (False, True) if settable else (False,)):
-            whole = ModuleOrder({**chosen, computation.id: problem.sequence(order)}, chained)
+            whole = ModuleOrder({**chosen, computation.id: problem.sequence(order)}, chained, self._remade)
             starts.append((model.heap_bytes(whole), order, whole))
         starts.sort(key=lambda start: (start[0], start[2].chained))
         lowest, best, _ = starts[0]

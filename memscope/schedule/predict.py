@@ -30,10 +30,12 @@ class ModuleOrder:
       sequences: the names of a computation's instructions in order, by computation id; the others keep theirs.
       chained: each instruction is to wait for the one before it as well. When it runs is the same, but XLA writes the
         module's text in that order then, and of values of one size those that stand first get their memory first.
+      remade: the instructions that run once for each reader, by name; the order is one of the module after that.
     """
 
     sequences: Mapping[int, Sequence[str]]
     chained: bool = False
+    remade: frozenset[str] = frozenset()
 
     def with_sequence(self, computation: int, sequence: Sequence[str]) -> ModuleOrder:
         """The same with one of its computations in another order."""

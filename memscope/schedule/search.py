@@ -25,6 +25,7 @@ from .donated import can_ask_otherwise, compile_with_results, results_as_made, w
 from .halves import Halves, halves
 from .orders import Orders
 from .pack import CLOSE, WORTH
+from .remade import remade, worth_remaking
 
 CONFIRMATIONS = 2
 """How many orders are compiled at the most: the second where the first does not come to what was predicted."""
@@ -72,7 +73,7 @@ def find_order(
     else:
         orders = search.setting(seconds)
     bound = _peak_bound(search.default.compiled, orders.bound)
-    if len(search.known) == 1 and search.lowest * (1 - CLOSE) > bound:
+    if len(search.xlas) == 1 and search.lowest * (1 - CLOSE) > bound:
         progress(f"compiling {program.name} in the order of {MEMORY}")
         other = compile_program(program, build, target, MEMORY_OPTIMISED)
         search.confirmed.append(Scheduled(MEMORY, program, other))
@@ -97,14 +98,15 @@ class _Search:
 
     Attributes:
       confirmed: what was compiled, XLA's default order first.
-      known: the modules in XLA's own orders.
+      xlas: those in XLA's own orders.
       enough: a peak that would be worth something.
       spent: seconds of search.
     """
 
     def __init__(self, confirmed: list[Scheduled], build: Build, target: Target, progress: Progress) -> None:
         self.confirmed = confirmed
-        self.known = _modules(confirmed)
+        self.xlas = tuple(confirmed)
+        self.module = parse_module(confirmed[0].compiled.module)
         self.enough = int(self.lowest - WORTH * min(s.temp_bytes for s in confirmed))
         self.spent = 0.0
         self._build, self._target, self._progress = build, target, progress
@@ -114,16 +116,12 @@ class _Search:
         return self.confirmed[0]
 
     @property
-    def module(self) -> Module:
-        return self.known[0]
-
-    @property
     def lowest(self) -> int:
         return min(s.peak_bytes for s in self.confirmed)
 
     def keeping_donations(self, seconds: float) -> Orders:
         """Asks for results in the order in which they had best be made; donated arguments keep to their results."""
-        orders = self._orders(self.module, self.known, seconds)
+        orders = self._orders(self.xlas, seconds)
         order, predicted = orders.ranked[0]
         program = self.default.program
         if predicted < self._room(self.default) and can_ask_otherwise(program, self.module):
@@ -139,12 +137,12 @@ class _Search:
         if cut is not None and self._in_two(cut, seconds):
             return
         room = self._room(self.default) - self.default.compiled.alias_bytes
-        orders = self._orders(without_donations(self.module), self.known, seconds, room)
+        orders = self._orders(self.xlas, seconds, room, forgetting=True)
         self.confirmed += self._set(self.default.program, orders, room)
 
     def setting(self, seconds: float) -> Orders:
         """Sets an order for a program without donations."""
-        orders = self._orders(self.module, self.known, seconds)
+        orders = self._orders(self.xlas, seconds)
         self.confirmed += self._set(self.default.program, orders, self._room(self.default))
         return orders
 
@@ -161,17 +159,26 @@ class _Search:
         firsts = in_xlas_orders(cut.first, self._build, self._target, self._progress)
         if cut.joined(firsts[0].compiled, second.compiled, self.default.compiled) is None:
             return False
-        known = _modules(firsts)
         room = min(self._room(firsts[0]), *(s.temp_bytes for s in firsts))
-        firsts += self._set(cut.first, self._orders(known[0], known, seconds, room), room)
+        firsts += self._set(cut.first, self._orders(firsts, seconds, room), room)
         first = min(firsts, key=lambda s: s.peak_bytes)
         joined = cut.joined(first.compiled, second.compiled, self.default.compiled)
         if joined is not None:
             self.confirmed.append(in_two(first, second, joined, self.default.program))
         return True
 
-    def _orders(self, module: Module, known: Sequence[Module], seconds: float, usable: int | None = None) -> Orders:
-        orders = Orders(module, known, seconds, self._progress, usable)
+    def _orders(
+        self, xlas: Sequence[Scheduled], seconds: float, usable: int | None = None, forgetting: bool = False
+    ) -> Orders:
+        """Orders of a program that was compiled in XLA's own ones.
+
+        Args:
+          forgetting: its donations, as XLA does when an order is set.
+        """
+        default = xlas[0].compiled
+        again = worth_remaking(_module(default.module, forgetting), default.temp_bytes)
+        known = [_module(remade(s.compiled.module, again), forgetting) for s in xlas]
+        orders = Orders(known[0], known, again, seconds, self._progress, usable)
         self.spent += orders.seconds
         return orders
 
@@ -188,5 +195,6 @@ class _Search:
         return confirmed_by_xla(program, self._build, self._target, promising[:CONFIRMATIONS])
 
 
-def _modules(scheduled: Sequence[Scheduled]) -> list[Module]:
-    return [parse_module(s.compiled.module) for s in scheduled]
+def _module(serialized: bytes, forgetting: bool) -> Module:
+    module = parse_module(serialized)
+    return without_donations(module) if forgetting else module
