@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from memscope.schedule.hosts import Hosts, bound_by_nodes, hosts_of
+from memscope.schedule.hosts import Hosts, bound_by_cases, bound_by_nodes, hosts_of
 from memscope.schedule.problem import Loan, Order, OrderProblem, Storage
 
 from .random_orders import least_peak, random_problem
@@ -119,6 +119,8 @@ def test_no_bound_is_above_what_the_best_order_needs(seed: int) -> None:
         assert least_peak(hosts.priced(prices)) - sum(prices) <= needed
     order = random.choice(all_orders(hosts.problem))
     assert bound_by_nodes(hosts, order, enough=1 << 40, deadline=math.inf) <= needed
+    for enough in (needed, needed + 1, needed + 3, 2 * needed):
+        assert bound_by_cases(hosts, order, 0, enough, deadline=math.inf) <= needed
 
 
 def test_a_node_does_without_memory_that_nothing_can_lie_in_while_it_runs() -> None:
@@ -139,3 +141,27 @@ def test_a_node_does_without_memory_that_nothing_can_lie_in_while_it_runs() -> N
     order = (8, *range(8))
     assert max(least_peak(hosts.priced(prices)) - sum(prices) for prices in (*hosts.prices(), (6, 4))) == 20
     assert bound_by_nodes(hosts, order, enough=100, deadline=math.inf) == unhosted(hosts, order) == 25
+
+
+def test_two_that_meet_do_not_both_lie_in_one_results_memory() -> None:
+    """A large one beside the first, another one beside the second, and a result that is written at the end.
+
+    The first is read where the second is written: the result's memory holds one of them, and the other one counts.
+    """
+    sizes_and_users = (
+        (4, 0, (1, 3)),
+        (20, 1, (2,)),
+        (1, 2, (3,)),
+        (4, 3, (4, 6)),
+        (20, 4, (5,)),
+        (1, 5, (6,)),
+        (1, 6, (7,)),
+        (4, 7, (8,)),
+    )
+    storages = tuple(Storage(size, (writer,), readers) for size, writer, readers in sizes_and_users)
+    problem = OrderProblem(((9,), *((n, 9) for n in range(7)), (*range(8), 9), ()), storages)
+    hosts = hosts_of(problem, 7, [(7,)], [])
+    assert hosts is not None
+    order = (9, *range(9))
+    assert bound_by_nodes(hosts, order, enough=100, deadline=math.inf) == 21
+    assert bound_by_cases(hosts, order, 21, 25, deadline=math.inf) == unhosted(hosts, order) == 24

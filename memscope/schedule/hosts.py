@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from .bound import Cuts
 from .problem import Order, OrderProblem, Storage
@@ -36,6 +36,9 @@ CRITICAL, MOST_CRITICAL = 12, 4
 
 LIMITS = 4
 """How many limits are asked for what they imply."""
+
+CASES = 60
+"""How many cases of what lies where are told apart for one limit."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,22 +96,48 @@ class Hosts:
                 sizes[storage] = price
         return _resized(self.problem, sizes)
 
-    def at(self, node: int, reach: Reach) -> OrderProblem:
+    def at(self, node: int, reach: Reach) -> Iterator[OrderProblem]:
         """The problem with prices that hold while the node runs; they are its `extra` there, with the sign turned.
+
+        With those of the largest that may lie in each host, and of the largest that surely is alive: then the others
+        weigh no more than that.
 
         Args:
           reach: which nodes run before which, in all orders in question.
         """
-        sizes = [storage.bytes for storage in self.problem.storages]
-        extra = list(self.problem.extra or (0,) * self.problem.size)
-        inside = bool(extra[node])
-        for host in self.hosts:
-            guests = self._guests_at(host, node, reach)
-            price = max((host.most_inside if inside else 0, *(self.problem.storages[t].bytes for t in guests)))
-            for storage in host.storages:
-                sizes[storage] = price
-            extra[node] -= price
-        return dataclasses.replace(_resized(self.problem, sizes), extra=tuple(extra))
+        guests = [list(self._guests_at(host, node, reach)) for host in self.hosts]
+        sure = [[t for t in there if self._is_alive(t, node, reach)] for there in guests]
+        for counted in (guests, sure) if guests != sure else (guests,):
+            sizes = [storage.bytes for storage in self.problem.storages]
+            extra = list(self.problem.extra or (0,) * self.problem.size)
+            inside = bool(extra[node])
+            for host, there, priced in zip(self.hosts, guests, counted, strict=True):
+                least = host.most_inside if inside else 0
+                price = max((least, *(self.problem.storages[t].bytes for t in priced)))
+                for guest in there:
+                    sizes[guest] = min(sizes[guest], price)
+                for storage in host.storages:
+                    sizes[storage] = price
+                extra[node] -= price
+            yield dataclasses.replace(_resized(self.problem, sizes), extra=tuple(extra))
+
+    def without(self, number: int, guests: Collection[int]) -> Hosts:
+        """The same if some temporaries do not lie in one of the hosts."""
+        hosts = list(self.hosts)
+        hosts[number] = dataclasses.replace(hosts[number], guests=hosts[number].guests.difference(guests))
+        return dataclasses.replace(self, hosts=tuple(hosts))
+
+    def largest_at(self, node: int, reach: Reach) -> Iterator[tuple[int, int]]:
+        """(host, temporary) for the largest in each host that surely is alive while a node runs."""
+        for number, host in enumerate(self.hosts):
+            sure = [t for t in self._guests_at(host, node, reach) if self._is_alive(t, node, reach)]
+            if sure:
+                yield number, max(sure, key=lambda t: self.problem.storages[t].bytes)
+
+    def _is_alive(self, temporary: int, node: int, reach: Reach) -> bool:
+        """Whether a temporary is alive while a node runs, in all orders in question."""
+        users, here = self._users[temporary], 1 << node
+        return bool(users & (reach.ancestors[node] | here)) and bool(users & (reach.descendants[node] | here))
 
     def _guests_at(self, host: Host, node: int, reach: Reach) -> Iterable[int]:
         """The temporaries that may be alive while the node runs, and may lie in the host then."""
@@ -146,10 +175,7 @@ def bound_by_nodes(hosts: Hosts, order: Order, enough: int, deadline: float) -> 
       enough: no better bound than this is looked for.
       deadline: by `time.monotonic`; the bound is valid when it comes.
     """
-    full = hosts.full
-    held = dict(zip(order, full.held(order), strict=True))
-    nodes = sorted(held, key=lambda node: -held[node])[:CRITICAL]
-    cuts = Cuts(full)
+    cuts, nodes = Cuts(hosts.full), _critical(hosts, order)
     low, high = _least(hosts, cuts, nodes[0]), enough
     for node in nodes[1:]:
         if low < enough and time.monotonic() < deadline:
@@ -158,28 +184,95 @@ def bound_by_nodes(hosts: Hosts, order: Order, enough: int, deadline: float) -> 
         limit = (low + high) // 2
         if low >= high or time.monotonic() > deadline:
             break
-        if _is_too_low(hosts, cuts, limit, nodes[:MOST_CRITICAL], deadline):
+        tight = tighten(cuts, limit + hosts.bytes, nodes[:MOST_CRITICAL], deadline)
+        if tight is None or _Cases(tight, limit, nodes[:MOST_CRITICAL], deadline).is_too_low(hosts):
             low = limit + 1
         else:
             high = limit
     return low
 
 
-def _is_too_low(hosts: Hosts, cuts: Cuts, limit: int, nodes: Sequence[int], deadline: float) -> bool:
-    """Whether it is proved that every order holds more than the limit outside results' memory.
+def bound_by_cases(hosts: Hosts, order: Order, low: int, enough: int, deadline: float) -> int:
+    """The same, by telling apart in which results' memory temporaries lie.
 
-    An order that did not would run some nodes before others; under these precedences a node may need more.
+    Args:
+      low: a bound that is known.
     """
-    tight = tighten(cuts, limit + hosts.bytes, nodes, deadline)
-    if tight is None:
-        return True
-    return any(time.monotonic() < deadline and _least(hosts, tight, node) > limit for node in nodes)
+    cuts, nodes = Cuts(hosts.full), _critical(hosts, order)
+    limits = (enough - 1, *((low * (LIMITS - n) + enough * n) // LIMITS for n in range(LIMITS - 1, 0, -1)))
+    for limit in limits:
+        if limit < low or time.monotonic() > deadline:
+            break
+        tight = tighten(cuts, limit + hosts.bytes, nodes[:MOST_CRITICAL], deadline)
+        if tight is None or _Cases(tight, limit, nodes, deadline).are_all_too_low(hosts):
+            return limit + 1
+    return low
+
+
+def _critical(hosts: Hosts, order: Order) -> list[int]:
+    """The nodes that run while the most is held, the most first."""
+    held = dict(zip(order, hosts.full.held(order), strict=True))
+    return sorted(held, key=lambda node: -held[node])[:CRITICAL]
 
 
 def _least(hosts: Hosts, cuts: Cuts, node: int) -> int:
     """The least outside results' memory while the node runs, under the precedences of the cuts' problem."""
-    problem = dataclasses.replace(hosts.at(node, cuts.reach), predecessors=cuts.problem.predecessors)
-    return Cuts(problem).least(node).bytes
+    problems = (dataclasses.replace(p, predecessors=cuts.problem.predecessors) for p in hosts.at(node, cuts.reach))
+    return max(Cuts(problem).least(node).bytes for problem in problems)
+
+
+class _Cases:
+    """Cases of which temporaries lie in which results' memory, each of them proved to need more than a limit.
+
+    Args:
+      cuts: of the problem with the precedences that the limit implies.
+      nodes: those that are looked at.
+    """
+
+    def __init__(self, cuts: Cuts, limit: int, nodes: Sequence[int], deadline: float) -> None:
+        self._cuts, self._limit, self._nodes, self._deadline = cuts, limit, nodes, deadline
+        self._meetings = _Meetings(cuts.problem)
+        self._left = CASES
+
+    def is_too_low(self, hosts: Hosts) -> bool:
+        """Whether that many bytes are too few, all cases in one."""
+        return any(not self._is_over and _least(hosts, self._cuts, node) > self._limit for node in self._nodes)
+
+    def are_all_too_low(self, hosts: Hosts, settled: frozenset[tuple[int, int]] = frozenset()) -> bool:
+        """Whether that many bytes are too few however the hosts are used.
+
+        Args:
+          settled: (host, temporary) where it is known that the one lies in the other.
+        """
+        self._left -= 1
+        least: dict[int, int] = {}
+        for node in self._nodes:
+            if self._is_over:
+                return False
+            least[node] = _least(hosts, self._cuts, node)
+            if least[node] > self._limit:
+                return True
+        for node in sorted(least, key=lambda node: -least[node]):
+            for host, guest in hosts.largest_at(node, self._cuts.reach):
+                if (host, guest) not in settled:
+                    elsewhere = hosts.without(host, (guest,))
+                    return self.are_all_too_low(elsewhere, settled) and self.are_all_too_low(
+                        self._with(hosts, host, guest), settled | {(host, guest)}
+                    )
+        return False
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether there is no time, or there are no cases left."""
+        return self._left < 0 or time.monotonic() > self._deadline
+
+    def _with(self, hosts: Hosts, host: int, guest: int) -> Hosts:
+        """The same if a temporary lies in that host: in no other one, and nothing else while it is there."""
+        others = [t for t in hosts.hosts[host].guests if t != guest and self._meetings.sure(t, guest)]
+        found = hosts.without(host, others)
+        for number in range(len(hosts.hosts)):
+            found = found if number == host else found.without(number, (guest,))
+        return found
 
 
 def hosts_of(

@@ -11,7 +11,7 @@ from ..hlo.module import Module, parse_module
 from .bound import touched_bound
 from .confirm import Progress
 from .from_hlo import ComputationOrder, OrderingProblems
-from .hosts import bound_by_nodes
+from .hosts import bound_by_cases, bound_by_nodes
 from .pack import WORTH, packed
 from .predict import HeapModel, ModuleOrder
 from .problem import Order
@@ -139,6 +139,8 @@ class Orders:
                 break
             solution = solve(hosts.priced(prices), min(PRICE_SECONDS, left), [order])
             self.bound = max(self.bound, solution.lower_bound_bytes - sum(prices) - slack)
+        if self.bound < enough:
+            self.bound = bound_by_cases(hosts, order, self.bound + slack, math.ceil(enough) + slack, until) - slack
 
     def _hints(self, computation: ComputationOrder) -> list[Order]:
         """The orders of XLA's own schedulers, where they are orders of the same instructions."""
