@@ -47,6 +47,11 @@ def _account(schedule: Schedule) -> list[str]:
             "  it runs as two executables: what writes over donated arguments comes last, in one of its own, as XLA "
             "takes no order for it"
         )
+    if again := len(schedule.found.best.remade):
+        lines.append(
+            f"  {again} array{'s' * (again > 1)} made of arguments and constants alone: made again for each reader, "
+            "and not kept"
+        )
     given_back = schedule.found.default.compiled.alias_bytes - schedule.compiled.alias_bytes
     if given_back:
         lines.append(

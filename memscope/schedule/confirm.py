@@ -31,6 +31,7 @@ class Scheduled:
       by: whose order it is.
       program: what was compiled; the same for all, but for the order of arguments and results.
       predicted_temp_bytes: what the model of XLA's heap said before; None where XLA chose the order itself.
+      remade: the instructions that run once for each reader in it, by name.
       halves: what it consists of where it is not one executable: they run one after the other, and each knows of all
         that is in memory while it runs.
     """
@@ -39,6 +40,7 @@ class Scheduled:
     program: Program
     compiled: Compiled
     predicted_temp_bytes: int | None = None
+    remade: frozenset[str] = frozenset()
     halves: tuple[Scheduled, ...] = ()
 
     @property
@@ -70,7 +72,7 @@ def in_two(first: Scheduled, second: Scheduled, joined: Compiled, program: Progr
     if first.predicted_temp_bytes is not None:
         peak = max(first.peak_bytes - first.temp_bytes + first.predicted_temp_bytes, second.peak_bytes)
         predicted = peak - joined.peak_bytes + joined.temp_bytes
-    return Scheduled(IN_TWO, program, joined, predicted, (first, second))
+    return Scheduled(IN_TWO, program, joined, predicted, first.remade, (first, second))
 
 
 def in_xlas_orders(program: Program, build: Build, target: Target, progress: Progress) -> list[Scheduled]:
@@ -123,4 +125,4 @@ def _compile(program: Program, build: Build, target: Target, order: ModuleOrder,
         return str(error).partition("\n")[0]
     if not request.applied:
         return str(request.error or "its pass was not run")
-    return Scheduled(OURS, program, given_back(compiled, program.donated), predicted)
+    return Scheduled(OURS, program, given_back(compiled, program.donated), predicted, order.remade)

@@ -24,8 +24,9 @@ HOSTS_MATTER = 0.002
 SOLVING = 0.4
 """The share of the time for the search that goes into live bytes; the rest is for the gaps between buffers."""
 
-PRICING, PRICE_SECONDS = 0.5, 0.5
-"""How much of the time left goes into a bound where results' memory matters, and seconds for one set of prices."""
+PRICING, PRICE_SECONDS, CASES_SECONDS = 0.5, 0.5, 0.3
+"""How much of the time left goes into a bound where results' memory matters, and seconds for one set of prices, and for
+telling cases apart."""
 
 HOPE = 1.1
 """How much larger than what is of use a heap may be for walks to start from it: they seldom save more."""
@@ -79,6 +80,11 @@ class Orders:
         self.ranked = self._ranked()
         self.seconds = time.perf_counter() - start
 
+    @property
+    def is_settable(self) -> bool:
+        """Whether XLA takes an order for the module."""
+        return not self._module.donations
+
     def _ranked(self) -> list[tuple[ModuleOrder, int]]:
         """The orders that are worth a look.
 
@@ -91,7 +97,7 @@ class Orders:
             orders = self._solved(problem)
             if computation is not self._module.entry:
                 chosen[computation.id] = problem.sequence(orders[0])
-        model, settable = HeapModel(self._module), not self._module.donations
+        model, settable = HeapModel(self._module), self.is_settable
         starts: list[tuple[int, Order, ModuleOrder]] = []
         for order, chained in itertools.product(orders, (False, True) if settable else (False,)):
             whole = ModuleOrder({**chosen, computation.id: problem.sequence(order)}, chained, self._remade)
@@ -139,8 +145,8 @@ class Orders:
                 break
             solution = solve(hosts.priced(prices), min(PRICE_SECONDS, left), [order])
             self.bound = max(self.bound, solution.lower_bound_bytes - sum(prices) - slack)
-        if self.bound < enough:
-            self.bound = bound_by_cases(hosts, order, self.bound + slack, math.ceil(enough) + slack, until) - slack
+        until = min(until, time.monotonic() + CASES_SECONDS)
+        self.bound = bound_by_cases(hosts, order, self.bound + slack, math.ceil(enough) + slack, until) - slack
 
     def _hints(self, computation: ComputationOrder) -> list[Order]:
         """The orders of XLA's own schedulers, where they are orders of the same instructions."""

@@ -110,7 +110,8 @@ class _Remaking:
         for path in self._paths(made):
             paths.setdefault(path[-1].name, []).append(path)
         named = {name for name, (path, *_) in paths.items() if path[-1].opcode in _NAMES}
-        for name in sorted(paths.keys() - named)[0 if named else 1 :]:
+        reading = sorted(paths.keys() - named, key=lambda name: (paths[name][0][-1].opcode == "copy", name))
+        for name in reading[0 if named else 1 :]:
             self._make_for(made, paths[name])
 
     def _make_for(self, made: hlo_pb2.Instruction, paths: Sequence[Sequence[hlo_pb2.Instruction]]) -> None:
@@ -192,3 +193,14 @@ class _Remaking:
         held.computations.extend([*computations, kept])
         del self._module.computations[:]
         self._module.computations.extend(held.computations)
+
+
+def readers_of(module: Module, names: Collection[str]) -> dict[str, list[str]]:
+    """The instructions of the entry computation that read what each of these makes, by name."""
+    found: dict[str, list[str]] = {name: [] for name in names}
+    for instruction in module.entry.instructions:
+        if instruction.opcode not in _NAMES:
+            for maker in dict.fromkeys(_maker(module, operand).name for operand in instruction.operands):
+                if maker in found:
+                    found[maker].append(instruction.name)
+    return found

@@ -26,6 +26,7 @@ from .halves import Halves, halves
 from .orders import Orders
 from .pack import CLOSE, WORTH
 from .remade import remade, worth_remaking
+from .thin import thinned
 
 CONFIRMATIONS = 2
 """How many orders are compiled at the most: the second where the first does not come to what was predicted."""
@@ -180,6 +181,9 @@ class _Search:
         known = [_module(remade(s.compiled.module, again), forgetting) for s in xlas]
         orders = Orders(known[0], known, again, seconds, self._progress, usable)
         self.spent += orders.seconds
+        if again and orders.is_settable:
+            best, *others = orders.ranked
+            orders.ranked = [thinned(lambda names: _module(remade(default.module, names), forgetting), *best), *others]
         return orders
 
     def _room(self, compiled: Scheduled) -> int:
