@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 from ..compile import Build, Compiled, compile_program
@@ -177,13 +178,20 @@ class _Search:
           forgetting: its donations, as XLA does when an order is set.
         """
         default = xlas[0].compiled
-        again = worth_remaking(_module(default.module, forgetting), default.temp_bytes)
-        known = [_module(remade(s.compiled.module, again), forgetting) for s in xlas]
-        orders = Orders(known[0], known, again, seconds, self._progress, usable)
+
+        @functools.cache
+        def remake(names: frozenset[str]) -> Module:
+            plain = self.module if xlas[0] is self.default and not names else None
+            module = plain or parse_module(remade(default.module, names))
+            return without_donations(module) if forgetting else module
+
+        again = worth_remaking(remake(frozenset()), default.temp_bytes)
+        others = [parse_module(remade(s.compiled.module, again)) for s in xlas[1:]]
+        orders = Orders(remake(again), [remake(again), *others], again, seconds, self._progress, usable)
         self.spent += orders.seconds
         if again and orders.is_settable:
-            best, *others = orders.ranked
-            orders.ranked = [thinned(lambda names: _module(remade(default.module, names), forgetting), *best), *others]
+            best, *rest = orders.ranked
+            orders.ranked = [thinned(remake, *best), *rest]
         return orders
 
     def _room(self, compiled: Scheduled) -> int:
@@ -197,8 +205,3 @@ class _Search:
             return []
         self._progress(f"confirming {format_bytes(promising[0][1])} of temporaries")
         return confirmed_by_xla(program, self._build, self._target, promising[:CONFIRMATIONS])
-
-
-def _module(serialized: bytes, forgetting: bool) -> Module:
-    module = parse_module(serialized)
-    return without_donations(module) if forgetting else module
