@@ -22,6 +22,7 @@ from ..hlo.dataflow import Dataflow
 from ..hlo.module import Instruction, Module
 from ..inline import live_eqns
 from ..program import Atom, Program, is_var, nbytes
+from .flow import SINK, SOURCE, UNCUT, Network
 from .steps import left_by
 
 Var = jex_core.Var
@@ -29,6 +30,7 @@ Var = jex_core.Var
 SMALL = 1024
 """Bytes up to which a value is rather computed again in the second half, from what is handed over anyway."""
 
+_PRODUCTS = frozenset({"integer_pow", "mul", "neg", "square"})
 _FUSED = CHEAP | EXPENSIVE
 _CALLS = frozenset({"jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call"})
 
@@ -59,10 +61,7 @@ class Halves:
           whole: the program compiled as one, in any order: whose results it must have, to the last bit, and whose
             donations.
         """
-        does = arithmetic(whole.module)
-        if second.alias_bytes < whole.alias_bytes or not all(
-            arithmetic(half.module) <= does for half in (first, second)
-        ):
+        if second.alias_bytes < whole.alias_bytes or not self._do_the_same(first, second, whole):
             return None
 
         def call(*leaves: Any) -> list[Any]:
@@ -80,9 +79,19 @@ class Halves:
             assignment=larger.assignment,
         )
 
+    def _do_the_same(self, first: Compiled, second: Compiled, whole: Compiled) -> bool:
+        """Whether both together compute what the whole does, and round alike."""
+        before = arithmetic(first.module)
+        after = arithmetic(second.module, before.results)
+        results = tuple((after if later else before).results[number] for later, number in self.results)
+        wanted = arithmetic(whole.module)
+        return results == wanted.results and before.fused | after.fused == wanted.fused
 
-def halves(program: Program, module: Module) -> Halves | None:
-    """A program in two, or None where that is of no use: most of what it makes depends on what is written over.
+
+def halves(program: Program, module: Module) -> list[Halves]:
+    """A program in two, in the ways that are worth a try, the one that hands over the least first.
+
+    There are none where most of what it makes depends on what is written over.
 
     Args:
       module: the program compiled, eqns tagged; its instructions' results are what may be handed over, so that XLA
@@ -92,10 +101,14 @@ def halves(program: Program, module: Module) -> Halves | None:
     after = _from_the_first_write_on(module, entry)
     updated = sum(i.shape.bytes for i in entry if i.id in after)
     if not after or 2 * updated > sum(i.shape.bytes for i in entry) or any(eqn.effects for eqn in program.eqns):
-        return None
+        return []
     written = {eqn for i in entry if i.id in after for eqn in left_by(module, i)} | _makers_of_donated(program, module)
     made_before = {eqn for i in entry if i.id not in after for eqn in left_by(module, i)} - written
-    return _cut(program, _eqns_of_the_update(program, written, made_before))
+    depends = _what_depends(program, written)
+    update = _what_is_fused(program, written, made_before, depends)
+    least = update - _summed_up(program, update, update - written - depends)
+    ways = dict.fromkeys(frozenset(_with_small(program, way)) for way in (least, update))
+    return [found for way in ways if (found := _cut(program, sorted(way))) is not None]
 
 
 def _from_the_first_write_on(module: Module, entry: Sequence[Instruction]) -> set[int]:
@@ -117,22 +130,58 @@ def _makers_of_donated(program: Program, module: Module) -> set[int]:
     return {program.producer[a] for a in found if is_var(a) and a in program.producer}
 
 
-def _eqns_of_the_update(program: Program, written: set[int], made_before: set[int]) -> list[int]:
-    """What the update computes, from what is in memory before it: what XLA fuses there is computed there."""
+def _what_depends(program: Program, eqns: Collection[int]) -> set[int]:
+    """Some eqns, and those that depend on them."""
     depends: set[int] = set()
     for index in range(len(program.eqns)):
-        if index in written or not depends.isdisjoint(_makers(program, index)):
+        if index in eqns or not depends.isdisjoint(_makers(program, index)):
             depends.add(index)
+    return depends
+
+
+def _what_is_fused(program: Program, written: set[int], made_before: set[int], depends: set[int]) -> set[int]:
+    """What the update computes where XLA fuses in it what it fuses in the whole: all that is not in memory before."""
     stays = {i for i in made_before if i not in depends or program.eqns[i].primitive.name not in _FUSED}
     stays |= {i for i, eqn in enumerate(program.eqns) if i not in depends and eqn.primitive.name not in _FUSED | _CALLS}
-    update = _with_makers(program, written, stays)
+    return _with_makers(program, written, stays)
+
+
+def _summed_up(program: Program, update: set[int], movable: set[int]) -> set[int]:
+    """The eqns of an update that had better run before it, for less to be handed over: by a minimum cut.
+
+    A sum of gradients, say, in place of each of them. A product stays beside the sum that it is a term of.
+    """
+    index = {eqn: n for n, eqn in enumerate(sorted(movable), 2)}
+    network = Network(len(index) + 2)
+    for eqn in movable:
+        for maker in index.keys() & set(_makers(program, eqn)):
+            network.add_edge(index[eqn], index[maker], UNCUT)
+    readers: dict[Var, list[int]] = {}
+    for eqn in update:
+        for var in {a for a in program.eqns[eqn].invars if is_var(a) and a in program.producer}:
+            readers.setdefault(var, []).append(eqn)
+    for var, eqns in readers.items():
+        maker = program.producer[var]
+        if maker in index or maker not in update:
+            joint = network.add_node()
+            is_product = maker in index and program.eqns[maker].primitive.name in _PRODUCTS
+            network.add_edge(index.get(maker, SOURCE), joint, UNCUT if is_product else nbytes(var))
+            for eqn in eqns:
+                network.add_edge(joint, index.get(eqn, SINK), UNCUT)
+    network.maximise()
+    return {eqn for eqn, n in index.items() if n in network.source_side()}
+
+
+def _with_small(program: Program, update: Collection[int]) -> set[int]:
+    """An update, and what is small and can be computed again in it from what is handed over anyway."""
+    update = set(update)
     read = {maker for eqn in update for maker in _makers(program, eqn)} - update
     small = {eqn for eqn in read if _is_small(program, eqn)}
     for eqn in sorted(small):
         again = _with_makers(program, {eqn}, (read - small) | update)
         if all(_is_cheap(program.eqns[i]) for i in again):
             update |= again
-    return sorted(update)
+    return update
 
 
 def _with_makers(program: Program, eqns: Collection[int], stays: Collection[int]) -> set[int]:

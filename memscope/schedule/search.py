@@ -135,8 +135,7 @@ class _Search:
 
     def without_donations(self, seconds: float) -> None:
         """Sets an order for what comes before the donated arguments are written over; for all of it where it must."""
-        cut = halves(self.default.program, self.module)
-        if cut is not None and self._in_two(cut, seconds):
+        if any(self._in_two(cut, seconds) for cut in halves(self.default.program, self.module)):
             return
         room = self._room(self.default) - self.default.compiled.alias_bytes
         orders = self._orders(self.xlas, seconds, room, forgetting=True)
