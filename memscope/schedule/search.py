@@ -190,7 +190,8 @@ class _Search:
         self.spent += orders.seconds
         if again and orders.is_settable:
             best, *rest = orders.ranked
-            orders.ranked = [thinned(remake, *best), *rest]
+            order, predicted = thinned(remake, *best)
+            orders.ranked = [(order, predicted), *(other for other in rest if other[1] >= predicted)]
         return orders
 
     def _room(self, compiled: Scheduled) -> int:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from ..hlo.heap import alive_from
 from ..hlo.module import Module
 from .from_hlo import OrderingProblems
-from .pack import WORTH
 from .predict import HeapModel, ModuleOrder
 from .remade import readers_of
+
+THRIFT = 0.003
+"""By what share more an order may need where fewer instructions run."""
 
 Remake = Callable[[frozenset[str]], Module]
 """The module in which some instructions run once for each reader."""
@@ -23,7 +25,8 @@ def thinned(remake: Remake, order: ModuleOrder, heap_bytes: int) -> tuple[Module
       heap_bytes: of the order that is given; it comes back where the other's heap is larger.
     """
     plain = remake(frozenset())
-    names = _needed(remake(order.remade), readers_of(plain, order.remade), order, heap_bytes)
+    limit = int((1 + THRIFT) * heap_bytes)
+    names = _needed(remake(order.remade), readers_of(plain, order.remade), order, limit)
     if names == order.remade:
         return order, heap_bytes
     module = remake(names)
@@ -33,12 +36,10 @@ def thinned(remake: Remake, order: ModuleOrder, heap_bytes: int) -> tuple[Module
         return order, heap_bytes
     fewer = dataclasses.replace(order.with_sequence(module.entry_id, entry.sequence(nodes)), remade=names)
     found = HeapModel(module).heap_bytes(fewer)
-    return (fewer, found) if found <= (1 + WORTH) * heap_bytes else (order, heap_bytes)
+    return (fewer, found) if found <= limit else (order, heap_bytes)
 
 
-def _needed(
-    module: Module, readers: Mapping[str, Sequence[str]], order: ModuleOrder, heap_bytes: int
-) -> frozenset[str]:
+def _needed(module: Module, readers: Mapping[str, Sequence[str]], order: ModuleOrder, limit: int) -> frozenset[str]:
     """Those of the remade instructions whose results would not fit where they are kept for all their readers."""
     placed = HeapModel(module).place(order)
     time = {name: step for step, name in enumerate(placed.line)}
@@ -48,7 +49,7 @@ def _needed(
     for name in sorted(order.remade, key=lambda name: (size[name] * len(readers[name]), name), reverse=True):
         made = sorted(time[n] for n in (name, *(f"{name}.for.{reader}" for reader in readers[name])) if n in time)
         between = range(made[0], max(time[reader] for reader in readers[name]) + 1)
-        if all(held[step] + size[name] <= heap_bytes for step in between):
+        if all(held[step] + size[name] <= limit for step in between):
             for step in between:
                 held[step] += size[name]
         else:
