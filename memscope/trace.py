@@ -15,7 +15,7 @@ from .arguments import described, positional_names, static_values
 from .errors import ArgumentError
 from .evaluate import precision_of
 from .inline import has_custom_derivatives, inline
-from .program import Program, source_lines
+from .program import Program, is_var, source_lines
 from .target import Target
 
 RESERVED = ("limit", "target", "best_effort", "static_argnums", "static_argnames", "donate_argnums", "progress")
@@ -61,11 +61,18 @@ def trace(
         out_tree=jax.tree.structure(traced.out_info),
         sources=source_lines(closed),
         argument_names=tuple(names[i] if i < len(names) and names[i] else f"arg{i}" for i in range(len(infos))),
-        donated=tuple(info.donated for _, info in infos),
+        donated=_donated([info.donated for _, info in infos], closed),
         x64=bool(jax.config.read("jax_enable_x64")) or _has_64_bits(closed),
         custom_derivatives=has_custom_derivatives(traced.jaxpr.jaxpr),
         traced=traced.jaxpr,
     )
+
+
+def _donated(given: Sequence[bool], closed: Any) -> tuple[bool, ...]:
+    """Which arguments may be written over; one that nothing reads stays with the caller, as `jax.jit` has it."""
+    read = {a for eqn in closed.jaxpr.eqns for a in eqn.invars if is_var(a)}
+    read.update(a for a in closed.jaxpr.outvars if is_var(a))
+    return tuple(donated and v in read for donated, v in zip(given, closed.jaxpr.invars, strict=True))
 
 
 def trace_flat(run: Callable[..., Any], program: Program, platform: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -176,6 +177,19 @@ def test_an_order_comes_before_donated_state_is_written_over_in_a_second_executa
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(args[0]))
     for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_donated_argument_that_nothing_reads_stays_as_it_is_and_nobody_is_warned() -> None:
+    def fn(state: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+        return state["used"] + branches(x)
+
+    args = {"used": jnp.array(X), "unused": jnp.ones((3, 4))}, X
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = memscope.schedule(fn, *args, donate_argnums=0, seconds=0.2)
+    np.testing.assert_array_equal(found.fn(*args), jax.jit(fn)({**args[0], "used": X}, X))
+    assert args[0]["used"].is_deleted()
+    assert not args[0]["unused"].is_deleted()
 
 
 def test_where_most_depends_on_what_is_written_over_donated_state_is_given_back_after_the_call() -> None:
