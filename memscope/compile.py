@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +16,7 @@ from .evaluate import precision_of, run_program
 from .gpu import remote
 from .gpu.export import export_for_gpu
 from .hlo import read
+from .hlo.module import Module, parse_module
 from .program import Program, nbytes
 from .target import Target
 
@@ -70,6 +72,11 @@ class Compiled:
     module: bytes
     assignment: bytes
     refused: RefusedError | None = None
+
+    @functools.cached_property
+    def parsed(self) -> Module:
+        """The optimised module in its schedule."""
+        return parse_module(self.module)
 
     @property
     def peak_bytes(self) -> int:

@@ -15,7 +15,7 @@ from .gpu.libraries import libraries
 from .graph import GraphSource, HloGraph, hlo_graph
 from .hlo.assignment import parse_assignment
 from .hlo.liveness import LiveBuffer, Liveness, liveness
-from .hlo.module import Index, Instruction, parse_module
+from .hlo.module import Index, Instruction
 from .hlo.origin import Origin, Origins
 from .hlo.path import is_computed, peak_path
 from .hlo.place import Kind
@@ -222,7 +222,7 @@ def profile_compiled(
     """
     if plain is None and compiled.build is Build.PLAIN:
         plain = compiled
-    module = parse_module(compiled.module)
+    module = compiled.parsed
     on_gpu = target is not None and target.platform == "cuda"
     live = liveness(module, parse_assignment(compiled.assignment), on_gpu)
     held = compiled.peak_bytes - compiled.temp_bytes

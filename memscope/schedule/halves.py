@@ -169,7 +169,8 @@ def _summed_up(program: Program, update: set[int], movable: set[int]) -> set[int
             for eqn in eqns:
                 network.add_edge(joint, index.get(eqn, SINK), UNCUT)
     network.maximise()
-    return {eqn for eqn, n in index.items() if n in network.source_side()}
+    before = network.source_side()
+    return {eqn for eqn, n in index.items() if n in before}
 
 
 def _with_small(program: Program, update: Collection[int]) -> set[int]:

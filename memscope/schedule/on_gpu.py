@@ -15,7 +15,6 @@ from jax.extend import core as jex_core
 from ..barriers import Order, depth_first, ordering, run_in_order
 from ..compile import Build, compile_program
 from ..cost import estimate
-from ..hlo.module import parse_module
 from ..machine import machine_of
 from ..program import Program
 from ..sizes import format_bytes
@@ -149,7 +148,7 @@ class _BestOrder:
 
     def __init__(self, compiled: Scheduled, seconds: float) -> None:
         self._from = compiled
-        self._module = parse_module(compiled.compiled.module)
+        self._module = compiled.compiled.parsed
         self._model = HeapModel(self._module, on_gpu=True)
         self._entry = _entry_problem(OrderingProblems(self._module))
         solution = solve(self._entry.problem, seconds, [self._entry.default])

@@ -13,7 +13,7 @@ from ..hlo import hlo_pb2
 from ..hlo.module import Instruction, Module
 from ..hlo.traffic import moved_bytes
 
-WORTH = 0.001
+SHARE = 0.001
 """Arrays of a smaller share of the temporaries are left alone."""
 
 TRAFFIC = 0.05
@@ -44,14 +44,14 @@ def worth_remaking(module: Module, temp_bytes: int) -> frozenset[str]:
         if instruction.opcode not in _NAMES:
             for operand in instruction.operands:
                 readers.setdefault(_maker(module, operand).id, set()).add(instruction.id)
-    large = [i for i in module.entry.instructions if i.shape.bytes > WORTH * temp_bytes and _is_free(module, i)]
-    again = [(len(readers.get(i.id, ())) - 1, -i.shape.bytes, i.name) for i in large]
+    large = [i for i in module.entry.instructions if i.shape.bytes > SHARE * temp_bytes and _is_free(module, i)]
+    again = {i: len(readers.get(i.id, ())) - 1 for i in large}
     left = TRAFFIC * moved_bytes(module)
     chosen: set[str] = set()
-    for times, size, name in sorted(again):
-        left += 2 * times * size
-        if times > 0 and left >= 0:
-            chosen.add(name)
+    for made in sorted(large, key=lambda i: (again[i], -i.shape.bytes, i.name)):
+        left -= 2 * again[made] * made.shape.bytes  # written, and read
+        if again[made] > 0 and left >= 0:
+            chosen.add(made.name)
     return frozenset(chosen)
 
 
@@ -93,7 +93,6 @@ class _Remaking:
     def __init__(self, module: hlo_pb2.Module) -> None:
         self._module = module
         self._entry = next(c for c in module.computations if c.id == module.entry_computation_id)
-        self._by_id = {i.id: i for i in self._entry.instructions}
         self._computations = {c.id: c for c in module.computations}
         self._local = max(i.id & ((1 << _LOCAL) - 1) for i in self._entry.instructions)
         self._before: dict[int, list[hlo_pb2.Instruction]] = {}  # what is to run right before an instruction

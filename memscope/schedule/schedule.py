@@ -16,7 +16,6 @@ from ..arguments import static_values
 from ..compile import Build, Compiled, prepare
 from ..errors import ArgumentError, SizeError, TargetError
 from ..hlo.heap import ALIGNMENT, GPU_ALIGNMENT
-from ..hlo.module import parse_module
 from ..hlo.ranges import flatten
 from ..hlo.traffic import moved_bytes
 from ..planned import PlannedFunction, Signature, dynamic_only
@@ -136,7 +135,7 @@ class Schedule:
     def traffic(self) -> float:
         """Bytes that its instructions read and write, over those in XLA's own order: above 1 where less is fused."""
         before, after = (
-            sum(moved_bytes(parse_module(part.compiled.module)) for part in each.parts)
+            sum(moved_bytes(part.compiled.parsed) for part in each.parts)
             for each in (self.found.default, self.found.best)
         )
         return after / before if before else 1.0
@@ -157,7 +156,7 @@ class Schedule:
         """XLA's offsets for the temporaries beside the best ones; searched for when first asked for."""
         on_gpu = self.target.platform == "cuda"
         part = self.found.best.at_peak.compiled
-        heap, blocks = temporary_heap(parse_module(part.module), on_gpu)
+        heap, blocks = temporary_heap(part.parsed, on_gpu)
         ranges = [
             LiveRange(min(start for start, _ in b.spans), max(end for _, end in b.spans), b.bytes) for b in blocks
         ]
@@ -275,7 +274,7 @@ def _schedule(
         peak_bytes=best.peak_bytes,
         default_peak_bytes=found.default.compiled.peak_bytes,
         lower_bound_bytes=found.bound_bytes,
-        order=tuple(i.name for part in parts for i in flatten(parse_module(part.compiled.module)).instructions),
+        order=tuple(i.name for part in parts for i in flatten(part.compiled.parsed).instructions),
         seconds=found.seconds,
         found=found,
     )

@@ -108,7 +108,7 @@ class _Search:
     def __init__(self, confirmed: list[Scheduled], build: Build, target: Target, progress: Progress) -> None:
         self.confirmed = confirmed
         self.xlas = tuple(confirmed)
-        self.module = parse_module(confirmed[0].compiled.module)
+        self.module = confirmed[0].compiled.parsed
         self.enough = int(self.lowest - WORTH * min(s.temp_bytes for s in confirmed))
         self.spent = 0.0
         self._build, self._target, self._progress = build, target, progress
@@ -177,16 +177,10 @@ class _Search:
           forgetting: its donations, as XLA does when an order is set.
         """
         default = xlas[0].compiled
-
-        @functools.cache
-        def remake(names: frozenset[str]) -> Module:
-            plain = self.module if xlas[0] is self.default and not names else None
-            module = plain or parse_module(remade(default.module, names))
-            return without_donations(module) if forgetting else module
-
+        remake = functools.cache(functools.partial(_remade, default, forgetting))
         again = worth_remaking(remake(frozenset()), default.temp_bytes)
-        others = [parse_module(remade(s.compiled.module, again)) for s in xlas[1:]]
-        orders = Orders(remake(again), [remake(again), *others], again, seconds, self._progress, usable)
+        known = [remake(again), *(_remade(s.compiled, forgetting, again) for s in xlas[1:])]
+        orders = Orders(known[0], known, again, seconds, self._progress, usable)
         self.spent += orders.seconds
         if again and orders.is_settable:
             best, *rest = orders.ranked
@@ -205,3 +199,9 @@ class _Search:
             return []
         self._progress(f"confirming {format_bytes(promising[0][1])} of temporaries")
         return confirmed_by_xla(program, self._build, self._target, promising[:CONFIRMATIONS])
+
+
+def _remade(compiled: Compiled, forgetting: bool, names: frozenset[str]) -> Module:
+    """A compiled program's module in which some instructions run once for each reader."""
+    module = parse_module(remade(compiled.module, names)) if names else compiled.parsed
+    return without_donations(module) if forgetting else module
