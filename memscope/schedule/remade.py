@@ -179,7 +179,7 @@ class _Remaking:
     def _write(self) -> None:
         """Puts the new instructions into the text and the schedule, and the new computations before the entry."""
         entry = self._entry
-        instructions = [each for i in entry.instructions for each in (*self._before.get(i.id, ()), i)]
+        instructions = _in_text_order([each for i in entry.instructions for each in (*self._before.get(i.id, ()), i)])
         sequence = self._module.schedule.sequences[entry.id].instruction_ids
         order = [each for i in sequence for each in (*(b.id for b in self._before.get(i, ())), i)]
         sequence[:] = order
@@ -192,6 +192,24 @@ class _Remaking:
         held.computations.extend([*computations, kept])
         del self._module.computations[:]
         self._module.computations.extend(held.computations)
+
+
+def _in_text_order(instructions: Sequence[hlo_pb2.Instruction]) -> list[hlo_pb2.Instruction]:
+    """A computation's instructions as XLA writes them: each after what it waits for, in the order of its operands."""
+    by_id = {i.id: i for i in instructions}
+    read = {o for i in instructions for o in (*i.operand_ids, *i.control_predecessor_ids)}
+    written: dict[int, hlo_pb2.Instruction] = {}
+    for last in (i for i in instructions if i.id not in read):
+        pending = [last]
+        while pending:
+            current = pending[-1]
+            first = (*current.control_predecessor_ids[::-1], *current.operand_ids)
+            missing = next((by_id[b] for b in first if b not in written), None)
+            if missing is not None:
+                pending.append(missing)
+            else:
+                written[pending.pop().id] = current
+    return list(written.values())
 
 
 def readers_of(module: Module, names: Collection[str]) -> dict[str, list[str]]:
