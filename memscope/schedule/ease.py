@@ -8,34 +8,39 @@ from __future__ import annotations
 
 import time
 
-from .from_hlo import ComputationOrder
+from ..hlo.module import Module
+from .from_hlo import OrderingProblems
+from .pack import WORTH
 from .predict import HeapModel, ModuleOrder
 
 SHORTEST = 4
 """Instructions in a stretch of the order that is not cut up any further."""
 
 
-def eased(
-    model: HeapModel, computation: ComputationOrder, order: ModuleOrder, limit: int, deadline: float
-) -> tuple[ModuleOrder, int]:
-    """An order whose heap is within a limit, stretches of it in the order of XLA's, and the bytes of its heap.
+def eased(module: Module, order: ModuleOrder, heap_bytes: int, seconds: float) -> tuple[ModuleOrder, int]:
+    """An order with stretches of it in the order of XLA's, where its heap hardly grows, and the bytes of that.
 
     The whole of it is tried first, then each half of what is too much, and so on.
 
     Args:
-      order: its heap is within the limit.
-      deadline: when to stop, by `time.perf_counter`.
+      module: in XLA's order.
+      heap_bytes: of the order that is given.
+      seconds: to try; what was found by then is valid.
     """
-    nodes = computation.order_of(order.sequences[computation.computation.id])
-    assert nodes is not None
-    best, lowest = order, model.heap_bytes(order)
+    deadline = time.perf_counter() + seconds
+    entry = OrderingProblems(module).problem(module.entry, {})
+    nodes = entry.order_of(order.sequences[module.entry_id])
+    if nodes is None:
+        return order, heap_bytes
+    model, limit = HeapModel(module), int((1 + WORTH) * heap_bytes)
+    best, lowest = order, heap_bytes
     stretches = [(0, len(nodes))]
     while stretches and time.perf_counter() < deadline:
         start, end = stretches.pop(0)
         changed = (*nodes[:start], *sorted(nodes[start:end]), *nodes[end:])  # nodes are numbered in XLA's order
         if changed == nodes:
             continue
-        whole = order.with_sequence(computation.computation.id, computation.sequence(changed))
+        whole = order.with_sequence(module.entry_id, entry.sequence(changed))
         heap = model.heap_within(model.place(whole), limit)
         if heap is not None:
             best, lowest, nodes = whole, heap.bytes, changed

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from ..hlo.module import Module, parse_module
 from .bound import touched_bound
 from .confirm import Progress
-from .ease import eased
 from .from_hlo import ComputationOrder, OrderingProblems
 from .hosts import bound_by_cases, bound_by_nodes
 from .pack import WORTH, packed
@@ -28,9 +27,6 @@ SOLVING = 0.4
 PRICING, PRICE_SECONDS, CASES_SECONDS = 0.5, 0.5, 0.3
 """How much of the time left goes into a bound where results' memory matters, and seconds for one set of prices, and for
 telling cases apart."""
-
-EASING = 0.08
-"""The share of the time for putting instructions back to where XLA had them."""
 
 HOPE = 1.1
 """How much larger than what is of use a heap may be for walks to start from it: they seldom save more."""
@@ -75,14 +71,14 @@ class Orders:
         self._module, self._known, self._remade, self._progress = module, known, remade, progress
         self._usable = usable
         self._problems = OrderingProblems(module)
-        self._start = time.perf_counter()
-        self._until = self._start + seconds
+        start = time.perf_counter()
+        self._until = start + seconds
         self._held: dict[int, int] = {}  # by each computation, in its best order
         self._slack: dict[int, int] = {}  # how much less it may be able to do with
         self.remark = ""
         self.bound = 0
         self.ranked = self._ranked()
-        self.seconds = time.perf_counter() - self._start
+        self.seconds = time.perf_counter() - start
 
     @property
     def is_settable(self) -> bool:
@@ -113,9 +109,7 @@ class Orders:
         hopeless = self._usable is not None and lowest > HOPE * self._usable
         if settable and not hopeless:  # of an order that can't be set, only the bound is of use
             near = [(order, whole) for predicted, order, whole in starts if predicted <= NEAR * lowest]
-            end = self._until
-            dense, heap = packed(model, problem, near, self.bound, end - EASING * (end - self._start))
-            ranked.insert(0, eased(model, problem, dense, int((1 + WORTH) * heap), end))
+            ranked.insert(0, packed(model, problem, near, self.bound, self._until))
         return ranked
 
     def _solved(self, computation: ComputationOrder) -> list[Order]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import time
 from collections.abc import Sequence
 
 from ..compile import Build, Compiled, compile_program
@@ -23,6 +24,7 @@ from .confirm import (
     in_xlas_orders,
 )
 from .donated import can_ask_otherwise, compile_with_results, results_as_made, without_donations
+from .ease import eased
 from .halves import Halves, halves
 from .orders import Orders
 from .pack import CLOSE, WORTH
@@ -34,6 +36,10 @@ CONFIRMATIONS = 2
 
 DONATED_SHARE = 0.3
 """The share of the time for orders that keep donations, where there are any; the rest is for those that are set."""
+
+
+EASING = 0.08
+"""The share of the time for putting instructions back to where XLA had them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -180,12 +186,14 @@ class _Search:
         remake = functools.cache(functools.partial(_remade, default, forgetting))
         again = worth_remaking(remake(frozenset()), default.temp_bytes)
         known = [remake(again), *(_remade(s.compiled, forgetting, again) for s in xlas[1:])]
-        orders = Orders(known[0], known, again, seconds, self._progress, usable)
-        self.spent += orders.seconds
-        if again and orders.is_settable:
+        start = time.perf_counter()
+        orders = Orders(known[0], known, again, (1 - EASING) * seconds, self._progress, usable)
+        if orders.is_settable:
             best, *rest = orders.ranked
-            order, predicted = thinned(remake, *best)
+            order, predicted = thinned(remake, *best) if again else best
+            order, predicted = eased(remake(order.remade), order, predicted, EASING * seconds)
             orders.ranked = [(order, predicted), *(other for other in rest if other[1] >= predicted)]
+        self.spent += time.perf_counter() - start
         return orders
 
     def _room(self, compiled: Scheduled) -> int:
