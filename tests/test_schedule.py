@@ -219,8 +219,9 @@ def test_a_pass_that_fails_leaves_xlas_order_and_a_warning(monkeypatch: pytest.M
 
     monkeypatch.setattr(hook, "reordered", fails)
     fn = programs()["random-wired net"]
-    with pytest.warns(RuntimeWarning, match="injected"):
+    with pytest.warns(RuntimeWarning, match="injected") as caught:
         found = memscope.schedule(fn[0], *fn[1], seconds=0.2)
+    assert {warning.filename for warning in caught} == {__file__}
     assert all(each.predicted_temp_bytes is None for each in found.found.confirmed)
     assert found.peak_bytes <= found.default_peak_bytes
     found.fn(*fn[1])

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+
+import jax
 
 from ..compile import Build, Compiled, compile_flat, compile_program
 from ..evaluate import run_program
@@ -14,6 +18,8 @@ from ..target import Target
 from .donated import given_back
 from .hook import ordering
 from .predict import ModuleOrder
+
+_INSIDE = tuple(os.path.dirname(file) + os.sep for file in (os.path.dirname(__file__), jax.__file__))
 
 Progress = Callable[[str], None]
 
@@ -107,11 +113,19 @@ def confirmed_by_xla(
             warnings.warn(
                 f"an order that was found for {program.name} could not be set inside XLA ({made}).",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=_callers_level(),
             )
             break
         confirmed.append(made)
     return confirmed
+
+
+def _callers_level() -> int:
+    """How many frames up the code is that asked for it: neither memscope's nor JAX's own."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _compile(program: Program, build: Build, target: Target, order: ModuleOrder, predicted: int) -> Scheduled | str:
